@@ -164,6 +164,18 @@ def remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[RunningServer]:
+    """One that a module has for itself, with an image store of its own: what lies in that of the other tests stays little."""
+    directory = make_state_dir()
+    running = start_server(directory)
+    try:
+        yield running
+    finally:
+        running.stop()
+        remove(directory)
+
+
 @pytest.fixture
 def state() -> Iterator[Path]:
     """A directory for an embedded server of the test's own."""

@@ -7,13 +7,12 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import make_state_dir, remove, start_server
 from tests.images.slow_registry import SlowRegistry
 from tests.images.whole_images import make_layout, tar_of
 
@@ -22,14 +21,8 @@ AVIATO = [sys.executable, "-m", "aviato"]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Any]:
-    directory = make_state_dir()
-    running = start_server(directory)
-    try:
-        yield running
-    finally:
-        running.stop()
-        remove(directory)
+def server(own_server: Any) -> Any:
+    return own_server
 
 
 @pytest.fixture

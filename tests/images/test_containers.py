@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 import aviato
 from aviato import AsyncClient, Sandbox, SandboxImageError, SandboxStatus
 from aviato.server.backends.local import binary
-from tests.conftest import make_state_dir, remove, start_server
 from tests.images.whole_images import make_layout, tar_of
 
 PROGRAMS = ("cat", "echo", "env", "grep", "id", "ls", "mkdir", "pwd", "rm", "sh", "sleep", "stat", "touch", "wc")
@@ -61,15 +59,8 @@ def layout(busybox: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Any]:
-    """One with an image store of its own: that of the other tests stays small."""
-    directory = make_state_dir()
-    running = start_server(directory)
-    try:
-        yield running
-    finally:
-        running.stop()
-        remove(directory)
+def server(own_server: Any) -> Any:
+    return own_server
 
 
 @pytest.fixture

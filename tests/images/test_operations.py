@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +35,8 @@ CONFIG = {
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Any]:
-    directory = make_state_dir()
-    running = start_server(directory)
-    try:
-        yield running
-    finally:
-        running.stop()
-        remove(directory)
+def server(own_server: Any) -> Any:
+    return own_server
 
 
 @pytest.fixture(autouse=True)

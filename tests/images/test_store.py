@@ -128,8 +128,8 @@ async def test_layers_of_a_record_that_cannot_be_read_stay(store, layout):
 
 async def test_an_image_in_use_stays(store, layout, place):
     a = await store.pull(layout("a"))
-    store.use(a, "sandbox-1", str(place))
-    store.use(a, "sandbox-1", str(place))
+    store.use(a.image_id, "sandbox-1", str(place))
+    store.use(a.image_id, "sandbox-1", str(place))
     with pytest.raises(SandboxImageError, match="sandbox-1") as caught:
         await store.remove(layout("a"))
     assert caught.value.reason == "image_in_use"
@@ -144,7 +144,7 @@ async def test_an_image_in_use_stays(store, layout, place):
 async def test_a_use_counts_before_its_place(store, layout, place, monkeypatch):
     a = await store.pull(layout("a"))
     place.rmdir()
-    store.use(a, "sandbox-1", str(place))
+    store.use(a.image_id, "sandbox-1", str(place))
     with pytest.raises(SandboxImageError, match="in use"):
         await store.remove(a.image_id)
     monkeypatch.setattr(image_uses, "BEGINNING_SECONDS", 0)
@@ -154,12 +154,12 @@ async def test_a_use_counts_before_its_place(store, layout, place, monkeypatch):
 async def test_a_use_ends_with_its_place(store, layout, place, monkeypatch):
     monkeypatch.setattr(image_uses, "BEGINNING_SECONDS", 0)
     a = await store.pull(layout("a"))
-    store.use(a, "sandbox-1", str(place))
+    store.use(a.image_id, "sandbox-1", str(place))
     place.rmdir()
     assert await store.remove(a.image_id) == [layout("a")]
     assert is_empty(store)
     with pytest.raises(SandboxImageError) as caught:
-        store.use(a, "sandbox-2", str(store._directory))
+        store.use(a.image_id, "sandbox-2", str(store._directory))
     assert caught.value.reason == "image_gone" and caught.value.is_infrastructure
     assert store._uses.alive(a.image_id) == []
 
@@ -168,7 +168,7 @@ async def test_ids_of_sandboxes_lead_nowhere(store, layout):
     a = await store.pull(layout("a"))
     for wrong in ("", ".", "..", "a/b", "../x", "a\0", "x" * 200):
         with pytest.raises(ValueError):
-            store.use(a, wrong, "/")
+            store.use(a.image_id, wrong, "/")
 
 
 async def test_an_image_goes_with_its_last_name_and_layers_with_their_last_image(store, layout, tmp_path):
@@ -195,24 +195,24 @@ async def test_a_removal_and_a_use_that_meet(store, layout, place, monkeypatch):
 
     def meanwhile(image_id):
         with pytest.raises(SandboxImageError) as caught:
-            store.use(a, "sandbox-2", str(place))
+            store.use(a.image_id, "sandbox-2", str(place))
         assert caught.value.reason == "image_gone"
         return alive(image_id)
 
-    store.use(a, "sandbox-1", str(place))
+    store.use(a.image_id, "sandbox-1", str(place))
     monkeypatch.setattr(store._uses, "alive", meanwhile)
     with pytest.raises(SandboxImageError, match="sandbox-1"):
         await store.remove(a.image_id)
     monkeypatch.undo()
     assert store.find(layout("a")) == a or store.find(layout("a")).layers == a.layers
-    store.use(a, "sandbox-2", str(place))
+    store.use(a.image_id, "sandbox-2", str(place))
 
 
 @pytest.mark.parametrize("in_use", [True, False])
 async def test_a_removal_that_was_killed_between_its_steps(store, layout, place, in_use):
     a = await store.pull(layout("a"))
     if in_use:
-        store.use(a, "sandbox-1", str(place))
+        store.use(a.image_id, "sandbox-1", str(place))
     store._trash.take_record(store._index.path(a.image_id))
     assert store.find(layout("a")) is None
     await store.prune()
@@ -222,7 +222,7 @@ async def test_a_removal_that_was_killed_between_its_steps(store, layout, place,
 async def test_what_prune_takes(store, layout, place):
     a, b, _ = [await store.pull(layout(name)) for name in "abc"]
     store.pin(layout("a"))
-    store.use(b, "sandbox-1", str(place))
+    store.use(b.image_id, "sandbox-1", str(place))
     assert await store.prune(unused_seconds=3600) == 0
     assert await store.prune(most_bytes=10_000) == 0
     assert await store.prune() == 1000
@@ -238,7 +238,7 @@ async def test_what_prune_takes(store, layout, place):
 async def test_a_pull_makes_room(tmp_path, layout, place):
     store = ImageStore(tmp_path / "store", unpack_by_tarfile, most_bytes=2100)
     a, _ = [await store.pull(layout(name)) for name in "ab"]
-    store.use(a, "sandbox-1", str(place))
+    store.use(a.image_id, "sandbox-1", str(place))
     await store.pull(layout("c"))
     assert {one.image_id for one in store.list()} == {a.image_id, store.find(layout("c")).image_id}
     small = ImageStore(tmp_path / "small", unpack_by_tarfile, most_bytes=1)

@@ -100,18 +100,6 @@ class LocalImages:
         except SandboxImageError as error:
             raise self._with_nearest(error, image.reference) from error
 
-    def use(self, image: ResolvedImage, sandbox_id: str, place: str) -> None:
-        """Keep an image of the store for a sandbox, as long as that has its place.
-
-        Raises:
-            SandboxImageError: it has been removed meanwhile (`image_gone`).
-        """
-        assert self.store is not None and image.image_id is not None
-        stored = self.store.find(image.image_id)
-        if stored is None:
-            raise SandboxImageError(f"image {image.reference!r} has just been removed", reason="image_gone")
-        self.store.use(stored, sandbox_id, place)
-
     def _find(self, reference: str | None, kind: str) -> StoredImage | None:
         """An image of the store, for a reference that can mean one."""
         if self.store is None or reference is None or kind not in ("python", "other"):

@@ -185,21 +185,21 @@ class ImageStore:
                 raise self._not_here(reference)
             self._index.name(wanted.name, Name(image_id=record.image_id, digest=record.digests[0]))
 
-    def use(self, image: StoredImage, sandbox_id: str, place: str) -> None:
+    def use(self, image_id: str, sandbox_id: str, place: str) -> None:
         """Say that a sandbox has an image: it stays while the sandbox's place exists.
 
         Args:
-            image: as it was found.
+            image_id: of one that was found.
             sandbox_id: whose.
             place: a directory of the sandbox, which is there or about to be made, and goes with it.
 
         Raises:
             SandboxImageError: the image has been removed meanwhile (`image_gone`); pull it again.
         """
-        self._uses.add(image.image_id, sandbox_id, place)
-        if self._index.record(image.image_id) is None:
-            self._uses.drop(image.image_id, sandbox_id)
-            raise image_error("image_gone", f"the image {image.image_id} has just been removed; pull it again")
+        self._uses.add(image_id, sandbox_id, place)
+        if self._index.record(image_id) is None:
+            self._uses.drop(image_id, sandbox_id)
+            raise image_error("image_gone", f"the image {image_id} has just been removed; pull it again")
 
     def release(self, image_id: str, sandbox_id: str) -> None:
         """Say that a sandbox has an image no more."""

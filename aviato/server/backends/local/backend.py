@@ -351,8 +351,9 @@ class LocalBackend(Backend):
         image, place = spec.image, self._directories.path(spec.sandbox_id)
         for _ in range(IMAGE_TRIES):
             image = await self.fetch_image(image)
+            assert self._images.store is not None and image.image_id is not None
             try:
-                await in_thread(self._images.use, image, spec.sandbox_id, place)
+                await in_thread(self._images.store.use, image.image_id, spec.sandbox_id, place)
                 return replace(spec, image=image)
             except SandboxImageError as error:
                 if error.reason != "image_gone":
