@@ -132,11 +132,18 @@ def fresh(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
     remove(state)
 
 
+def _has(python: str, module: str) -> bool:
+    look = f"import importlib.util; print(importlib.util.find_spec({module!r}) is not None)"
+    return call(python, "-c", look).strip() == "True"
+
+
 def own_clone(fresh: dict[str, Any], uv: Path, framework: str | None) -> Path:
     """A clone; with a framework, one whose environment sees what that framework's has."""
     folder = Path(fresh["clones"] / (framework or "plain"))
     if framework is not None and not os.access(PYTHONS[framework], os.X_OK):
         pytest.skip(f"no environment with {framework.upper()} is here ({FRAMEWORKS[framework][0]})")
+    if framework is not None and not _has(PYTHONS[framework], framework):
+        pytest.skip(f"{PYTHONS[framework]} has no {framework.upper()}: its environment was not made to its end")
     if folder.exists():
         return folder
     shutil.copytree(fresh["of"], folder)

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from aviato.server.images import programs
 from aviato.server.images.image_errors import quoted
 from aviato.system.threads import in_thread
 
@@ -135,9 +136,7 @@ async def _ask(helper: str, server: str) -> Credentials | None:
         log.warning("%s does not answer for %s", name, server)
         return None
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await programs.end(process)
     if process.returncode != 0:
         if b"not found" not in output:
             log.warning("%s failed for %s with status %s", name, server, process.returncode)

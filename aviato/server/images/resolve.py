@@ -110,11 +110,13 @@ class LocalImages:
             raise self._with_nearest(error, reference) from None
 
     def _with_nearest(self, error: SandboxImageError, reference: str) -> SandboxImageError:
-        """The same, with what there is instead."""
+        """The same, with its name and with what there is instead."""
+        named = "" if reference in str(error) else f"image {reference!r}: "
         return SandboxImageError(
-            f"{error}{self._nearest(reference)}",
+            f"{named}{error}{self._nearest(reference)}",
             reason=error.reason,
             retryable=error.retryable,
+            retry_delay_seconds=error.retry_delay_seconds,
             is_infrastructure=error.is_infrastructure,
         )
 

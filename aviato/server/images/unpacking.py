@@ -9,11 +9,12 @@ import asyncio
 import json
 import os
 import socket
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxImageError
+from aviato.server.images import programs
 from aviato.server.images.unpacked_layer import UnpackedLayer
 from aviato.system.threads import in_thread
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
-    from aviato.server.images.unpacked_layer import UnpackLimits
+from aviato.server.images.unpacked_layer import UnpackLimits
 
 MAP_SECONDS = 60.0
 """How long mapping subordinate ids may take."""
@@ -89,7 +90,7 @@ class Unpacking:
                 await self._give_ids(control, process.pid)
             return await _talk(process, pieces)
         finally:
-            await _end(process)
+            await programs.end(process)
 
     async def _give_ids(self, control: socket.socket, pid: int) -> None:
         assert self._map_ids is not None
@@ -165,15 +166,6 @@ async def _answer(process: asyncio.subprocess.Process) -> _Said:
     assert process.stdout is not None and process.stderr is not None
     output, errors = await asyncio.gather(process.stdout.read(MOST_SAID_BYTES), process.stderr.read(MOST_SAID_BYTES))
     return _Said(await process.wait(), output, errors)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            process.kill()
-    assert process.stdin is not None
-    process.stdin.close()
-    await process.wait()
 
 
 def _result(said: _Said, into: Path) -> UnpackedLayer:

@@ -48,7 +48,7 @@ from aviato.server.images.store import ImageStore
 from aviato.server.images.unpacking import Unpacking
 from aviato.server.link.descriptor_channel import DescriptorChannel
 from aviato.server.link.link import Configuration, Process1Link, SandboxGone
-from aviato.system.threads import in_thread
+from aviato.system.threads import in_thread, opened_in_thread
 from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
@@ -416,7 +416,7 @@ class LocalBackend(Backend):
 
     async def reconnect(self, sandbox_id: str) -> Process1Link | None:
         """See `Backend`."""
-        sock = await asyncio.to_thread(self._directories.connect, sandbox_id)
+        sock = await opened_in_thread(self._directories.connect, sandbox_id)
         if sock is None:
             return None
         sock.setblocking(False)
@@ -429,7 +429,7 @@ class LocalBackend(Backend):
 
     async def open_descriptor_channel(self, sandbox_id: str) -> DescriptorChannel:
         """See `Backend`."""
-        sock = await asyncio.to_thread(self._directories.connect, sandbox_id, "p", socket.SOCK_SEQPACKET)
+        sock = await opened_in_thread(self._directories.connect, sandbox_id, "p", socket.SOCK_SEQPACKET)
         if sock is None:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"process 1 of {sandbox_id} is gone")
         return DescriptorChannel(sock)
