@@ -56,6 +56,7 @@ __all__ = [
     "Secret",
     "Serialization",
     "Session",
+    "Snapshot",
     "StreamReader",
     "StreamWriter",
     "TerminalResult",
@@ -87,6 +88,7 @@ _HOMES = {
     "Secret": "options",
     "Serialization": "options",
     "Session": "api.session",
+    "Snapshot": "results",
     "StreamReader": "bridge.stream",
     "StreamWriter": "bridge.writer",
     "TerminalResult": "results",
@@ -149,6 +151,7 @@ if TYPE_CHECKING:
     from aviato.results import ImageInfo as ImageInfo
     from aviato.results import ProcessResult as ProcessResult
     from aviato.results import ResourceUsage as ResourceUsage
+    from aviato.results import Snapshot as Snapshot
     from aviato.results import TerminalResult as TerminalResult
 
 

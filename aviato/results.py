@@ -194,6 +194,35 @@ class ImageInfo(Suggesting):
         return named(type(self).__name__, {**shown, "size_bytes": self.size_bytes, "message": self.message})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Snapshot(Suggesting):
+    """What a sandbox had written at one moment: an image that others can begin with. Times are seconds since the epoch.
+
+    Attributes:
+        snapshot_id: to be given as `container_image=`.
+        name: that its maker gave it, which means it too; or None.
+        sandbox_id: whose files it has.
+        image: that the sandbox was made of.
+        image_id: `sha256:…` of the snapshot as an image of the server.
+        size_bytes: of its own layer and the image's below, unpacked.
+        created_at: when it was taken.
+        expires_at: when the server removes it; None: when you do.
+    """
+
+    snapshot_id: str
+    name: str | None = None
+    sandbox_id: str
+    image: str
+    image_id: str
+    size_bytes: int
+    created_at: float
+    expires_at: float | None = None
+
+    def __repr__(self) -> str:
+        shown: dict[str, object] = {"snapshot_id": self.snapshot_id, "sandbox_id": self.sandbox_id}
+        return named(type(self).__name__, {**shown, "name": self.name, "size_bytes": self.size_bytes})
+
+
 class CaseStatus(StrEnum):
     """What became of one test, in the words of pytest and unittest."""
 

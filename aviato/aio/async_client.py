@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from aviato import defaults as checks
 from aviato.aio.async_sandbox import AsyncSandbox
-from aviato.calls import sandbox_config
+from aviato.calls import forking, sandbox_config
 from aviato.calls.image_arguments import image_reference, image_references
 from aviato.calls.sandbox_state import begin, connect
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxImageError, SandboxNotFoundError
@@ -43,11 +43,12 @@ if TYPE_CHECKING:
     from aviato.core.lifecycle import SandboxHandle
     from aviato.defaults import SandboxDefaults
     from aviato.options import SandboxStatus
-    from aviato.results import ImageInfo
+    from aviato.results import ImageInfo, Snapshot
     from aviato.wire.sandboxes import SandboxInfo
 
 _Images = list["ImageInfo"]
 _Names = list[str]
+_Snapshots = list["Snapshot"]
 """Within the class `list` is its method."""
 LEAVE_SECONDS = 5.0
 LEAVE_AGAIN_SECONDS = 1.0
@@ -228,6 +229,20 @@ class AsyncClient:
         from aviato.core.images import public
 
         return public(await self._client(self._connection).pin_image(image_reference(reference), pinned=pinned))
+
+    async def snapshots(self) -> _Snapshots:
+        """The snapshots of the server, the newest first."""
+        from aviato.core import snapshots
+
+        return await snapshots.found(self._client(self._connection))
+
+    async def delete_snapshot(self, snapshot_id: str, *, missing_ok: bool = False) -> None:
+        """Remove a snapshot. Sandboxes that began with it go on.
+
+        Raises:
+            SandboxSnapshotError: the server does not know it (`not_found`), unless `missing_ok`.
+        """
+        await self._client(self._connection).delete_snapshot(forking.snapshot_id(snapshot_id), missing_ok=missing_ok)
 
     def __repr__(self) -> str:
         state = "not entered" if self._here is None else "open"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
 from aviato import defaults as checks
 from aviato.aio.async_process import AsyncProcess
 from aviato.aio.async_terminal import AsyncTerminal
+from aviato.calls import forking
 from aviato.calls.exec_call import (
     ExecOptions,
     attach_request,
@@ -16,6 +18,7 @@ from aviato.calls.exec_call import (
 from aviato.calls.file_arguments import file_content, file_mode, file_path, link_choice, local_path
 from aviato.calls.terminal_call import terminal_request
 from aviato.values.parameters import Suggesting, check_names, suggests
+from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
     import os
@@ -23,10 +26,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Literal, Unpack
 
+    from aviato.calls.forking import ForkOptions
     from aviato.core.lifecycle import SandboxHandle
     from aviato.options import SandboxStatus
     from aviato.progress import Told
-    from aviato.results import FileInfo, GradeResult, ProcessResult
+    from aviato.results import FileInfo, GradeResult, ProcessResult, Snapshot
     from aviato.wire.sandboxes import SandboxInfo
 
 
@@ -63,9 +67,33 @@ class AsyncSandbox(Suggesting):
         """Ask the server."""
         return (await self._handle.refresh()).status
 
-    async def stop(self, graceful_shutdown_seconds: float = 10.0, *, missing_ok: bool = False) -> None:
-        """End it."""
+    async def stop(
+        self, graceful_shutdown_seconds: float = 10.0, *, missing_ok: bool = False, snapshot_on_stop: bool = False
+    ) -> Snapshot | None:
+        """End it; with `snapshot_on_stop` make a snapshot first, and return that."""
+        taken = await self.snapshot() if snapshot_on_stop else None
         await self._handle.stop(graceful_shutdown_seconds, missing_ok=missing_ok)
+        return taken
+
+    async def snapshot(self, name: str | None = None, expires_after_seconds: float | None = None) -> Snapshot:
+        """Make an image of what it has written."""
+        from aviato.core import snapshots
+
+        seconds = None if expires_after_seconds is None else checks.seconds("expires_after_seconds", expires_after_seconds)
+        return await snapshots.take(self._handle, forking.name(name), seconds)
+
+    async def fork(self, n: int = 1, **overrides: Unpack[ForkOptions]) -> list[AsyncSandbox]:
+        """Sandboxes that begin with what this one has written; each was asked for when this returns, and fails by itself."""
+        from aviato.core.lifecycle import SandboxHandle
+        from aviato.core.snapshots import Fork
+
+        own = self._handle
+        fork = Fork(lambda: own, forking.count(n))
+        create = forking.fields(own.create_fields, fork.image, overrides)
+        await fork.taken()
+        handles = [SandboxHandle(new_sandbox_id(), own.client, own.lease, dict(create), fork=fork) for _ in range(n)]
+        await asyncio.gather(*(handle.start() for handle in handles), return_exceptions=True)
+        return [AsyncSandbox(handle, self._exec_timeout_seconds) for handle in handles]
 
     async def __aenter__(self) -> Self:
         return self

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from aviato import defaults as checks
 from aviato.api.sandbox_commands import SandboxCommands
 from aviato.api.sandbox_files import SandboxFiles
 from aviato.api.sandbox_ports import SandboxPorts
 from aviato.api.sandbox_properties import SandboxProperties
+from aviato.api.sandbox_snapshots import SandboxSnapshots
 from aviato.calls import sandbox_config
 from aviato.calls.sandbox_config import SandboxConfig
 from aviato.calls.sandbox_state import SandboxState, begin, call, hold_too
@@ -35,13 +36,14 @@ if TYPE_CHECKING:
     from aviato.defaults import SandboxDefaults
     from aviato.options import NetworkOptions, ResourceOptions, Secret
     from aviato.policy.metrics import Metrics
+    from aviato.results import Snapshot
     from aviato.wire.sandboxes import SandboxInfo
 
 ABANDON_SECONDS = 5.0
 """How long an interrupted start waits for its clean-up."""
 
 
-class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties, Suggesting):
+class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxSnapshots, SandboxProperties, Suggesting):
     """An isolated place for commands. Making the object does no I/O; the sandbox starts at its first use.
 
     Use it with `with` or `async with` (stopped at the end), `await` it (started, and running), or make it through a
@@ -305,9 +307,24 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties, Su
 
         return begin(self._state.do(work), f"wait for the end of {self.sandbox_id}", shared=True)
 
+    @overload
+    def stop(
+        self, graceful_shutdown_seconds: float = 10.0, *, missing_ok: bool = False, snapshot_on_stop: Literal[False] = False
+    ) -> OperationRef[None]: ...
+    @overload
+    def stop(
+        self, graceful_shutdown_seconds: float = 10.0, *, missing_ok: bool = False, snapshot_on_stop: Literal[True]
+    ) -> OperationRef[Snapshot]: ...
     @suggests
-    def stop(self, graceful_shutdown_seconds: float = 10.0, *, missing_ok: bool = False) -> OperationRef[None]:
+    def stop(
+        self, graceful_shutdown_seconds: float = 10.0, *, missing_ok: bool = False, snapshot_on_stop: bool = False
+    ) -> OperationRef[Any]:
         """End it: SIGTERM to what runs, SIGKILL after the grace. Works without waiting for it; twice is fine.
+
+        Args:
+            graceful_shutdown_seconds: the grace.
+            missing_ok: fine if the server does not know it.
+            snapshot_on_stop: make a snapshot first, which is the result. If that fails, the sandbox goes on.
 
         Raises (from the handle):
             SandboxNotFoundError: the server does not know it, unless `missing_ok`.
@@ -318,6 +335,8 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxProperties, Su
                 f"graceful_shutdown_seconds must be 0 or more, got {graceful_shutdown_seconds!r}",
                 field_violations={"graceful_shutdown_seconds": "negative or not finite"},
             )
+        if snapshot_on_stop:
+            return self._stop_with_snapshot(grace)
         return self._state.stop(grace, missing_ok=missing_ok)
 
     def __enter__(self) -> Self:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from aviato.core.client import Client
     from aviato.core.concurrency_slots import ConcurrencySlots
     from aviato.core.lease import Lease
+    from aviato.core.snapshots import Fork
     from aviato.defaults import SandboxDefaults
     from aviato.functions.remote import RemoteFunction
     from aviato.options import Serialization
@@ -119,11 +120,15 @@ class Session:
         """As `sandbox`."""
         return Sandbox._of(self._state(config, start=start), let_go=not _detached(config))
 
-    def _state(self, config: SandboxConfig, *, start: bool) -> SandboxState:
+    def _child(self, config: SandboxConfig, fork: Fork) -> SandboxState:
+        """A child of a sandbox of this session."""
+        return self._state(config, start=True, fork=fork)
+
+    def _state(self, config: SandboxConfig, *, start: bool, fork: Fork | None = None) -> SandboxState:
         """A sandbox of this session, without the object by which a caller holds it."""
         self._enter_process()
         state = SandboxState(new_sandbox_id(), config, metrics=self._metrics)
-        state.slots = self._slots
+        state.slots, state.fork, state.sibling = self._slots, fork, self._child
         with self._lock:
             self._check_open()
             if not _detached(config):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from aviato.core.concurrency_slots import ConcurrencySlots
     from aviato.core.lease import Lease
     from aviato.core.lifecycle import SandboxHandle
+    from aviato.core.snapshots import Fork
     from aviato.policy.metrics import Metrics
     from aviato.wire.sandboxes import SandboxInfo
 
@@ -37,6 +38,8 @@ class SandboxState:
         used: some operation was asked for, which reports a failed start.
         stopped: `stop()` was called here, so what ends from now on was cancelled.
         slots: those of its session, where that has a limit.
+        fork: what it is a child of.
+        sibling: makes another one of its session.
     """
 
     def __init__(
@@ -46,6 +49,8 @@ class SandboxState:
         self.config = config
         self.metrics = metrics
         self.slots: ConcurrencySlots | None = None
+        self.fork: Fork | None = None
+        self.sibling: Callable[[SandboxConfig, Fork], SandboxState] | None = None
         self.stats = ExecStats()
         self.accepted = accepted or config.create is None
         self.used = False
@@ -77,7 +82,7 @@ class SandboxState:
 
         create = None if self.accepted else self.config.create
         on_running = None if self.metrics is None else self.metrics.startup
-        return SandboxHandle(self.sandbox_id, client, lease, create, on_running=on_running, slots=self.slots)
+        return SandboxHandle(self.sandbox_id, client, lease, create, on_running=on_running, slots=self.slots, fork=self.fork)
 
     async def start_in_background(self) -> None:
         """Start it without a waiter; a failure is for whoever uses it, and is logged if nobody does."""

@@ -14,11 +14,13 @@ from aviato.exceptions import (
     AviatoValidationError,
     SandboxImageError,
     SandboxNotFoundError,
+    SandboxSnapshotError,
     SandboxUnavailableError,
 )
 from aviato.wire.errors import ErrorBody, from_wire
 from aviato.wire.images import ImageInfo, ImageList, PinImage, PrunedImages, PruneImages, PullImage, RemovedImage, RemoveImage
 from aviato.wire.sandboxes import MOST_RECEIVED, CreateSandbox, LeaseInfo, SandboxInfo, SandboxPage, StopSandbox
+from aviato.wire.snapshots import SnapshotInfo, SnapshotList, TakeSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -37,6 +39,8 @@ NEVER_REACHED_SECONDS = 5.0
 LONG_POLL_SECONDS = 30.0
 REMOVAL_SECONDS = 600.0
 """So long the removal of images may take: they have a million files."""
+SNAPSHOT_SECONDS = 600.0
+"""So long a snapshot may take: all that a sandbox has written is copied."""
 _PAGE = 500
 _KEPT_BYTES = 64 << 10
 _ANY_ID = f"sb-{'0' * 26}"
@@ -244,6 +248,36 @@ class Client:
         """Let an image stay whatever is pruned, or no longer."""
         body = encode(PinImage, reference=reference, pinned=pinned)
         return decode(ImageInfo, await self.call("pin image", "POST", "/v1/images/pin", body))
+
+    # -- snapshots
+
+    async def take_snapshot(
+        self, sandbox_id: str, snapshot_id: str, *, name: str | None, expires_after_seconds: float | None
+    ) -> SnapshotInfo:
+        """Make an image of what a sandbox has written; a repeat joins the first."""
+        path = f"/v1/sandboxes/{sandbox_id}/snapshots/{snapshot_id}"
+        body = encode(TakeSnapshot, name=name, expires_after_seconds=expires_after_seconds)
+        return decode(SnapshotInfo, await self.call("take snapshot", "PUT", path, body, silence_seconds=SNAPSHOT_SECONDS))
+
+    async def list_snapshots(self) -> list[SnapshotInfo]:
+        """Those that are there, the newest first."""
+        return decode(SnapshotList, await self.call("list snapshots", "GET", "/v1/snapshots")).snapshots
+
+    async def delete_snapshot(self, snapshot_id: str, *, missing_ok: bool) -> None:
+        """Remove one; sandboxes that were made of it go on."""
+        attempts = 0
+
+        async def attempt() -> None:
+            nonlocal attempts
+            attempts += 1
+            try:
+                await self.transport.request("DELETE", f"/v1/snapshots/{snapshot_id}", silence_seconds=REMOVAL_SECONDS)
+            except SandboxSnapshotError as error:
+                # An earlier attempt of this very call, whose answer was lost, may have done the work.
+                if error.reason != "not_found" or not (missing_ok or attempts > 1):
+                    raise
+
+        await self.repeat(attempt, "delete snapshot")
 
     # -- leases and acknowledgements
 

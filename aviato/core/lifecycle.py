@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from aviato.core.client import Client
     from aviato.core.concurrency_slots import ConcurrencySlots
     from aviato.core.lease import Lease
+    from aviato.core.snapshots import Fork
 
 NO_SERVER = frozenset({"configuration", "embedded_start", "state_dir", "tls"})
 """Reasons for which no request was ever sent."""
@@ -47,6 +48,7 @@ class SandboxHandle:
         create: the fields of the create request; None for a sandbox that exists already.
         on_running: told once how long the start took.
         slots: those of its session, where that has a limit.
+        fork: what it is a child of.
 
     Attributes:
         info: as last seen.
@@ -65,6 +67,7 @@ class SandboxHandle:
         *,
         on_running: Callable[[float], None] | None = None,
         slots: ConcurrencySlots | None = None,
+        fork: Fork | None = None,
     ) -> None:
         self.sandbox_id = sandbox_id
         self.client = client
@@ -76,6 +79,7 @@ class SandboxHandle:
         self.accepted = create is None
         self.slots = slots
         self._create = create
+        self._fork = fork
         self._asked_at = 0.0
         self._queued_seconds = 0.0
         self._on_running = on_running
@@ -161,6 +165,8 @@ class SandboxHandle:
         try:
             if turn is not None and not turn.done():
                 await self._take(turn)
+            if self._fork is not None:
+                await self._fork.taken()
             own: dict[str, Any] = {"sandbox_id": self.sandbox_id}
             secrets = self._create.get("secrets")
             if secrets and self.client.transport.server.endpoint.embedded:
@@ -177,8 +183,15 @@ class SandboxHandle:
             raise
         finally:
             self.leave()
+            self._leave_fork()
         if self.slots is not None:
             self.slots.created(self)
+
+    def _leave_fork(self) -> None:
+        """It has begun with it, or never will."""
+        fork, self._fork = self._fork, None
+        if fork is not None:
+            fork.begun()
 
     async def _take(self, turn: asyncio.Future[None]) -> None:
         begin = time.monotonic()
@@ -316,6 +329,7 @@ class SandboxHandle:
             return
         if not self.accepted and self._start is None:
             self.stopped = True
+            self._leave_fork()
             return
         if self.queued:
             self.withdraw()

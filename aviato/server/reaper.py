@@ -91,6 +91,7 @@ class Reaper:
                 if self._service.registry.is_saved(sandbox_id):
                     await self._service.lifecycle.destroy(sandbox_id)
             await in_thread(empty_trash, self._service.folder.trash)
+            await self._service.snapshots.expire()
         if self._is_due("purge", min(PURGE_SECONDS, self._service.settings.record_retention), now, at_once=True):
             await self._keep_store_small("forget what is old", self._purge)
 

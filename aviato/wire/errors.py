@@ -65,6 +65,7 @@ STATUS_BY_CODE: dict[str, int] = {
     "CANCELLED": 409,
     "FILE": 422,
     "IMAGE": 422,
+    "SNAPSHOT": 422,
     "RESOURCE_EXHAUSTED": 429,
     "UNAVAILABLE": 503,
     "REQUEST_TIMEOUT": 504,

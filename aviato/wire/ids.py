@@ -17,6 +17,7 @@ ID_PATTERN = r"[0-9a-hjkmnp-tv-z]{26}"
 SANDBOX_ID = re.compile(f"sb-{ID_PATTERN}")
 EXEC_ID = re.compile(f"ex-{ID_PATTERN}")
 LEASE_ID = re.compile(f"ls-{ID_PATTERN}")
+SNAPSHOT_ID = re.compile(f"sn-{ID_PATTERN}")
 
 
 def new_sandbox_id() -> str:
@@ -32,6 +33,11 @@ def new_exec_id() -> str:
 def new_lease_id() -> str:
     """A new lease id, `ls-…`."""
     return "ls-" + _uuid7_base32()
+
+
+def new_snapshot_id() -> str:
+    """A new snapshot id, `sn-…`."""
+    return "sn-" + _uuid7_base32()
 
 
 def _uuid7_base32() -> str:

@@ -128,6 +128,10 @@ class Backend(ABC):
             SandboxImageError: it is unknown; the message names what is there.
         """
 
+    def has_layers(self, image: ResolvedImage) -> bool:
+        """Whether what a sandbox of this image writes is in a layer of its own."""
+        return False
+
     @abstractmethod
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
         """The limits that a sandbox will have, each with its strength."""

@@ -217,3 +217,24 @@ class _Decompressed:
         if piece is not None:
             self._hash.update(piece)
         return piece
+
+
+class Hashed:
+    """Pieces that come from elsewhere, and the digest of those that have been read. No generator, for the same reason."""
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+        self._hash = hashlib.sha256()
+
+    @property
+    def digest(self) -> str:
+        """Of what has been read."""
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        piece = await anext(self._pieces)
+        self._hash.update(piece)
+        return piece

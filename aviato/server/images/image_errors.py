@@ -22,6 +22,7 @@ Reason = Literal[
     "image_gone",  # It was removed meanwhile.
     "image_in_use",
     "image_not_here",
+    "layers",
     "interrupted",  # The connection was cut again and again.
     "manifest_too_large",
     "needs_credentials",

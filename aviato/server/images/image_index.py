@@ -32,6 +32,31 @@ class RecordedLayer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordedSnapshot:
+    """What makes an image a snapshot.
+
+    Attributes:
+        snapshot_id: its name.
+        sandbox_id: whose writable layer is the uppermost layer.
+        image: that the sandbox was made of, as its record has it.
+        owner: the tenant who has it; None: the server's own user.
+        base: what of this machine lies below its layers, as a reference; None: nothing does.
+        interpreter: of `host` below, the Python that `python` means.
+        expires_at: when it goes, in seconds since the epoch; None: when somebody removes it.
+        name: that its maker gave it.
+    """
+
+    snapshot_id: str
+    sandbox_id: str
+    image: str
+    owner: str | None = None
+    base: str | None = None
+    interpreter: str | None = None
+    expires_at: float | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ImageRecord:
     """What the store writes down of an image.
 
@@ -44,6 +69,7 @@ class ImageRecord:
         created_at: in seconds since the epoch, as the image says.
         pulled_at: in seconds since the epoch.
         pinned: it stays, whatever is pruned.
+        snapshot: of an image that is one.
     """
 
     image_id: str
@@ -54,6 +80,7 @@ class ImageRecord:
     created_at: float | None
     pulled_at: float
     pinned: bool = False
+    snapshot: RecordedSnapshot | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +179,10 @@ def record_of(data: bytes) -> ImageRecord:
     for key in ("entrypoint", "command"):
         config[key] = tuple(config[key])
     layers = tuple(RecordedLayer(**layer) for layer in raw.pop("layers"))
-    return ImageRecord(**raw | {"digests": tuple(raw["digests"])}, layers=layers, config=ImageConfig(**config))
+    said = raw.pop("snapshot", None)
+    snapshot = None if said is None else RecordedSnapshot(**said)
+    digests = tuple(raw.pop("digests"))
+    return ImageRecord(**raw, digests=digests, layers=layers, config=ImageConfig(**config), snapshot=snapshot)
 
 
 def _names_of(data: bytes) -> dict[str, Name]:

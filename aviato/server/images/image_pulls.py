@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from aviato.server.images.image_pull import PullPlaces, pull_image
-from aviato.server.images.layer_pull import LayerPulls
 from aviato.server.images.platforms import this_platform
 from aviato.server.images.pull_progress import PullProgress
 
@@ -17,10 +16,11 @@ if TYPE_CHECKING:
     from aviato.server.images.image_index import ImageIndex, ImageRecord
     from aviato.server.images.image_trash import ImageTrash
     from aviato.server.images.layer_leases import LayerLeases
+    from aviato.server.images.layer_pull import LayerPulls
     from aviato.server.images.oci_reference import OciReference
     from aviato.server.images.registry_requests import Patience
     from aviato.server.images.stored_image import Progress
-    from aviato.server.images.unpacked_layer import Unpack, UnpackLimits
+    from aviato.server.images.unpacked_layer import UnpackLimits
 
 
 class ImagePulls:
@@ -31,7 +31,7 @@ class ImagePulls:
         index: its images.
         leases: what its pulls need.
         trash: where things go.
-        unpack: makes a directory of a layer.
+        layers: puts layers in.
         mirrors: by registry, the hosts that are asked before it.
         limits: what one layer may become.
         patience: with registries.
@@ -43,7 +43,7 @@ class ImagePulls:
         index: ImageIndex,
         leases: LayerLeases,
         trash: ImageTrash,
-        unpack: Unpack,
+        layers: LayerPulls,
         *,
         mirrors: Mapping[str, tuple[str, ...]],
         limits: UnpackLimits,
@@ -54,7 +54,7 @@ class ImagePulls:
             directory=directory,
             index=index,
             leases=leases,
-            layers=LayerPulls(directory, trash, unpack, limits, patience),
+            layers=layers,
             own=this_platform(),
             mirrors=mirrors,
             patience=patience,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from aviato.exceptions import SandboxImageError
-from aviato.server.images.blobs import download, unpack_blob
+from aviato.server.images.blobs import Hashed, download, unpack_blob
 from aviato.server.images.file_locks import hold
 from aviato.server.images.image_index import RecordedLayer
 from aviato.server.images.layers import ROOT, LayerDescription, describe_layer, read_layer
@@ -16,7 +16,7 @@ from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
     from aviato.server.images.image_sources import ImageSource
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from aviato.server.images.manifests import Descriptor
     from aviato.server.images.registry_requests import Patience
     from aviato.server.images.unpacked_layer import Unpack, UnpackedLayer, UnpackLimits
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +146,33 @@ class LayerPulls:
                 raise
             finally:
                 os.close(fd)
+
+    async def unpack(self, pieces: AsyncIterator[bytes], publish: Callable[[Callable[[], RecordedLayer], str], _T]) -> _T:
+        """A layer out of a tar whose digest nobody knows yet.
+
+        Args:
+            pieces: of the tar.
+            publish: called in a thread with what puts the layer into its place, and its `diff_id`.
+
+        Raises:
+            SandboxImageError: it is none, or has more than a layer may.
+            OSError: the disk fails.
+        """
+        path = self._blobs / f"{os.urandom(16).hex()}.part"
+        tree = path.with_suffix(".tree")
+        fd = await hold(path)
+        try:
+            await in_thread(self._begin_tree, tree)
+            stream = Hashed(pieces)
+            unpacked = await self._unpack(stream, tree / ROOT, [], self._limits)
+            async for _ in stream:
+                pass
+            key = stream.digest.partition(":")[2]
+            return await in_thread(publish, lambda: self._publish(tree, key, stream.digest, unpacked, path), stream.digest)
+        finally:
+            await in_thread(self._trash.take, tree)
+            await in_thread(path.unlink, missing_ok=True)
+            os.close(fd)
 
     async def _make_tree(self, fd: int, tree: Path, wanted: WantedLayer, roots: list[Path], what: str) -> UnpackedLayer:
         await in_thread(self._begin_tree, tree)

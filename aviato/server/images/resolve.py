@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
@@ -13,17 +14,17 @@ from aviato.server.images.interpreters import Interpreter, choose, choose_defaul
 from aviato.server.images.oci_reference import parse_oci_reference
 from aviato.server.images.reference import parse
 from aviato.server.images.resolved import ResolvedImage
+from aviato.server.images.store import MOST_LAYERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from aviato.server.images.image_index import RecordedSnapshot
     from aviato.server.images.store import ImageStore
     from aviato.server.images.stored_image import StoredImage
 
 NO_REGISTRY = "this server pulls from no registry"
-MOST_LAYERS = 160
-"""Of one image, as many as a sandbox can lie on."""
 ROOT_USERS = ("", "0", "root", "0:0", "root:root", "0:root", "root:0")
 STRANGE = (
     "its files can be read, and others put in their place in the usual directories, but not changed, renamed or given "
@@ -162,6 +163,26 @@ class LocalImages:
 
     def _stored(self, reference: str, stored: StoredImage) -> ResolvedImage:
         """An image of the store."""
+        if stored.snapshot is not None:
+            return self._snapshot(reference, stored, stored.snapshot)
+        return self._of_layers(reference, stored)
+
+    def _snapshot(self, reference: str, stored: StoredImage, snapshot: RecordedSnapshot) -> ResolvedImage:
+        if snapshot.base is None:
+            image = self._of_layers(reference, stored)
+        else:
+            image = self._over(self.resolve(snapshot.base), reference, stored, snapshot.interpreter)
+        return replace(image, reference=reference, image_id=stored.image_id, owner=snapshot.owner, is_snapshot=True)
+
+    def _over(self, below: ResolvedImage, reference: str, stored: StoredImage, interpreter: str | None) -> ResolvedImage:
+        """Layers of the store over what is this machine's own."""
+        if not below.is_host:
+            return replace(below, layers=(*stored.layers, *below.layers))
+        if interpreter is not None and self.interpreter_at(interpreter) is None:
+            raise SandboxImageError(f"image {reference!r} was made with the Python {interpreter}, which has gone")
+        return replace(below, above=stored.layers, interpreter=interpreter, note=None)
+
+    def _of_layers(self, reference: str, stored: StoredImage) -> ResolvedImage:
         if not 0 < len(stored.layers) <= MOST_LAYERS:
             message = f"image {reference!r} has {len(stored.layers)} layers; a sandbox can be made of 1 to {MOST_LAYERS}"
             raise SandboxImageError(message, reason="layers")

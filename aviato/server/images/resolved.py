@@ -18,10 +18,13 @@ class ResolvedImage:
         note: what the client should log once, or None: a substitution, or what will not work.
         kind: `host`, `dir` (a directory that is there), or `oci` (of a registry, a layout or an archive).
         layers: root directories that lie over one another, the uppermost first; of a `host` image none.
+        above: of a `host` image, those that lie over what is the machine's own.
         strange: directories of a `dir` image that belong to a user whom no sandbox of this server can have, with their modes. A
             sandbox begins with such ones of its own in their place, which what is in those is seen through.
         interpreter: the host Python that `python` means in a `host` sandbox.
-        image_id: of an `oci` image that is here.
+        image_id: of an image that the store has.
+        owner: of a snapshot, the tenant who has it; None: whoever may use this server.
+        is_snapshot: it was made of a sandbox here.
         config: what such an image says of its commands.
     """
 
@@ -29,10 +32,13 @@ class ResolvedImage:
     kind: Literal["host", "dir", "oci"]
     note: str | None = None
     layers: tuple[str, ...] = ()
+    above: tuple[str, ...] = ()
     strange: tuple[tuple[str, int], ...] = ()
     interpreter: str | None = None
     image_id: str | None = None
     config: ImageConfig | None = None
+    owner: str | None = None
+    is_snapshot: bool = False
 
     @property
     def is_host(self) -> bool:
@@ -43,3 +49,8 @@ class ResolvedImage:
     def is_here(self) -> bool:
         """Whether a sandbox can be made of it at once."""
         return self.kind != "oci" or self.image_id is not None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether layers of the store are in it, or will be."""
+        return self.kind == "oci" or self.image_id is not None

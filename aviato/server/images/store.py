@@ -9,9 +9,11 @@ from aviato.server.images.image_errors import disk_error, image_error, quoted
 from aviato.server.images.image_index import ImageIndex, Name
 from aviato.server.images.image_pulls import ImagePulls
 from aviato.server.images.image_removal import ImageRemoval
+from aviato.server.images.image_snapshots import ImageSnapshots, is_over
 from aviato.server.images.image_trash import ImageTrash, remove_as_oneself
 from aviato.server.images.image_uses import ImageUses
 from aviato.server.images.layer_leases import LayerLeases
+from aviato.server.images.layer_pull import LayerPulls
 from aviato.server.images.layers import ROOT
 from aviato.server.images.oci_reference import id_prefix, parse_oci_reference
 from aviato.server.images.registry_requests import Patience
@@ -20,15 +22,19 @@ from aviato.server.images.unpacked_layer import UnpackLimits
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
     from pathlib import Path
 
     from aviato.server.images.image_index import ImageRecord
+    from aviato.server.images.image_snapshots import NewSnapshot
     from aviato.server.images.stored_image import Progress
     from aviato.server.images.unpacked_layer import Unpack
 
 _Names = list[str]
+_Images = list[StoredImage]
 """Within the class `list` is its method."""
+MOST_LAYERS = 160
+"""Of one image, as many as a sandbox can lie on."""
 FOLDERS = ("layers", "blobs", "images", "uses", "trash", "pulls")
 
 
@@ -73,15 +79,18 @@ class ImageStore:
         self._leases = LayerLeases(directory, self._index.alone)
         self._trash = ImageTrash(directory, remove)
         self._removal = ImageRemoval(directory, self._index, self._uses, self._leases, self._trash)
+        limits, patience = limits or UnpackLimits(), patience or Patience()
+        layers = LayerPulls(directory, self._trash, unpack, limits, patience)
+        self._snapshots = ImageSnapshots(self._index, self._uses, self._leases, layers, self._removal)
         self._pulls = ImagePulls(
             directory,
             self._index,
             self._leases,
             self._trash,
-            unpack,
+            layers,
             mirrors=mirrors or {},
-            limits=limits or UnpackLimits(),
-            patience=patience or Patience(),
+            limits=limits,
+            patience=patience,
         )
 
     def find(self, reference: str) -> StoredImage | None:
@@ -92,7 +101,7 @@ class ImageStore:
         """
         image_id = self._find(reference)
         record = None if image_id is None else self._index.record(image_id)
-        return None if record is None else self._stored(record)
+        return None if record is None or is_over(record) else self._stored(record)
 
     async def pull(
         self, reference: str, *, refresh: bool = False, on_progress: Callable[[Progress], None] | None = None
@@ -185,6 +194,65 @@ class ImageStore:
                 raise self._not_here(reference)
             self._index.name(wanted.name, Name(image_id=record.image_id, digest=record.digests[0]))
 
+    async def snapshot(self, pieces: AsyncIterator[bytes], new: NewSnapshot) -> StoredImage:
+        """Make an image of a sandbox's layer.
+
+        Args:
+            pieces: of the layer's tar.
+            new: what it is to be.
+
+        Raises:
+            SandboxImageError: it cannot be one; its `reason` says why.
+        """
+        try:
+            record = await self._snapshots.take(pieces, new, MOST_LAYERS)
+        except OSError as error:
+            raise disk_error(error, f"snapshot {new.recorded.snapshot_id}") from error
+        finally:
+            await self._trash.empty()
+        return await in_thread(self._stored, record)
+
+    def snapshots(self) -> _Images:
+        """All snapshots, the newest first."""
+        return [*map(self._stored, self._snapshots.valid())]
+
+    async def remove_snapshot(self, snapshot_id: str) -> bool:
+        """Let a snapshot mean nothing any more; its bytes go with `remove_expired`, once no sandbox has it.
+
+        Returns:
+            Whether it was there.
+        """
+
+        def remove() -> bool:
+            with self._index.alone():
+                found = [one for one in self._snapshots.valid() if one.snapshot and one.snapshot.snapshot_id == snapshot_id]
+                for record in found:
+                    self._snapshots.let_go(record)
+                return bool(found)
+
+        return await in_thread(remove)
+
+    async def remove_expired(self, in_use: Collection[str] = ()) -> None:
+        """Remove snapshots that are over and that no sandbox has.
+
+        Args:
+            in_use: images of sandboxes that have no place yet.
+        """
+
+        def remove() -> bool:
+            with self._index.alone():
+                if not self._snapshots.remove_expired(in_use):
+                    return False
+                self._removal.sweep()
+                return True
+
+        if await in_thread(remove):
+            await self._trash.empty()
+
+    def used_by(self, sandbox_id: str) -> str | None:
+        """The image that a sandbox has."""
+        return next((image_id for image_id in self._index.ids() if sandbox_id in self._uses.alive(image_id)), None)
+
     def use(self, image_id: str, sandbox_id: str, place: str) -> None:
         """Say that a sandbox has an image: it stays while the sandbox's place exists.
 
@@ -221,6 +289,7 @@ class ImageStore:
             pulled_at=record.pulled_at,
             used_at=self._removal.used_at(record),
             pinned=record.pinned,
+            snapshot=record.snapshot,
         )
 
     def _find(self, reference: str) -> str | None:

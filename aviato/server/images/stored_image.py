@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from aviato.server.images.image_config import ImageConfig
+    from aviato.server.images.image_index import RecordedSnapshot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,7 @@ class StoredImage:
         pulled_at: in seconds since the epoch.
         used_at: when a sandbox last began or ended with it, or when it was pulled.
         pinned: it stays, whatever is pruned.
+        snapshot: of an image that is one.
     """
 
     image_id: str
@@ -36,6 +38,7 @@ class StoredImage:
     pulled_at: float
     used_at: float
     pinned: bool
+    snapshot: RecordedSnapshot | None = None
 
 
 @dataclass(frozen=True)

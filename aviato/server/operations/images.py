@@ -51,12 +51,12 @@ async def pull(call: Call) -> Reply:
 
 async def list_all(call: Call) -> Reply:
     """List what is here and on its way."""
-    return answer(await call.service.images.list())
+    return answer(await call.service.images.list(call.caller))
 
 
 async def inspect(call: Call) -> Reply:
     """Give one image."""
-    return answer(await call.service.images.inspect(call.query.reference))
+    return answer(await call.service.images.inspect(call.query.reference, call.caller))
 
 
 async def remove(call: Call) -> Reply:

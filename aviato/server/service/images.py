@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoAuthenticationError, AviatoError, SandboxImageError
+from aviato.server.callers import OPERATOR
 from aviato.server.service.event import Event
 from aviato.system.threads import in_thread
 from aviato.wire.images import ImageInfo, ImageList, PrunedImages, RemovedImage
@@ -60,7 +61,7 @@ class Images:
         pull = None if caller.tenant is not None else self._known(reference)
         if pull is None and (not refresh or caller.tenant is not None):
             here = await in_thread(store.find, reference)
-            if here is not None:
+            if here is not None and _sees(caller, here):
                 return _info(here, reference)
         if caller.tenant is not None:
             # It would come by credentials of the server's user, from whatever host its name says.
@@ -87,7 +88,7 @@ class Images:
         await in_thread(self._store().name, image_id, name)
         return info.model_copy(update={"names": (await self.inspect(image_id)).names})
 
-    async def list(self) -> ImageList:
+    async def list(self, caller: Caller) -> ImageList:
         """What is on its way and what is here.
 
         Raises:
@@ -96,9 +97,10 @@ class Images:
         store = self._store()
         on_their_way = [_under_way(name, progress) for name, progress in store.under_way().items()]
         stored = await in_thread(store.list)
-        return ImageList(images=[*on_their_way, *(_info(one, next(iter(one.names), one.image_id)) for one in stored)])
+        seen = (one for one in stored if _sees(caller, one))
+        return ImageList(images=[*on_their_way, *(_info(one, next(iter(one.names), one.image_id)) for one in seen)])
 
-    async def inspect(self, reference: str) -> ImageInfo:
+    async def inspect(self, reference: str, caller: Caller = OPERATOR) -> ImageInfo:
         """One image that is here, on its way, or has just failed.
 
         Raises:
@@ -106,7 +108,7 @@ class Images:
         """
         store = self._store()
         found = await in_thread(store.find, reference)
-        if found is not None:
+        if found is not None and _sees(caller, found):
             return _info(found, reference)
         pull = self._known(reference)
         if pull is not None and pull.info.status != "here":
@@ -221,6 +223,11 @@ def _check(caller: Caller, what: str) -> None:
         raise AviatoAuthenticationError(
             f"this API key {what}: ask the operator, who does it by `aviato image` on the server's Unix socket", reason="tenant"
         )
+
+
+def _sees(caller: Caller, stored: StoredImage) -> bool:
+    """Whether an image is there for a caller: a snapshot is so for its owner."""
+    return stored.snapshot is None or caller.sees(stored.snapshot.owner)
 
 
 def _under_way(reference: str, progress: Progress) -> ImageInfo:

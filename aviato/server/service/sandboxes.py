@@ -169,7 +169,8 @@ class Sandboxes:
         """As `create`, of an id that is taken for new; whatever is raised, the id may have been on record."""
         self._check(request)
         image = self._backend.resolve_image(request.image, fallback=request.image_fallback)
-        if not image.is_here and caller.tenant is not None:
+        hidden = image.is_snapshot and not caller.sees(image.owner)
+        if hidden or (not image.is_here and caller.tenant is not None):
             # It would come by credentials of the server's user, from whatever host its name says.
             raise SandboxImageError(
                 f"image {image.reference!r} is not here, and this API key pulls none; let the operator `aviato image pull` it",

@@ -33,6 +33,7 @@ from aviato.server.service.runs import Runs
 from aviato.server.service.sandboxes import Sandboxes
 from aviato.server.service.secrets import Secrets
 from aviato.server.service.slots import Slots
+from aviato.server.service.snapshots import Snapshots
 from aviato.server.shared_memory import SharedMemories
 from aviato.server.states import State
 from aviato.server.store import Store
@@ -79,6 +80,7 @@ class Service:
         self.slots = Slots(admission, self.registry)
         self.leases = Leases(self.store, settings.lease)
         self.ports = Ports(backend, self.registry, self.slots, self.long_polls)
+        self.snapshots = Snapshots(backend, self.registry, self.slots)
         self.images = Images(backend, self.long_polls, self.check_able)
         self.egress = Egress(backend, folder.egress, settings.egress_allow_cidr)
         self.results = RetainedResults(folder.results, settings.record_retention)
@@ -158,7 +160,7 @@ class Service:
     def idle(self) -> bool:
         """Whether there is nothing that a server is needed for, connections aside."""
         held = self.registry.live or self.leases.held or self.lifecycle.leftovers
-        return not held and not self.images.is_pulling
+        return not held and not self.images.is_pulling and not self.snapshots.is_taking
 
     async def end_all(self) -> None:
         """End every sandbox with reason `shutdown`."""
@@ -184,6 +186,7 @@ class Service:
             await asyncio.wait({self._opened}, timeout=HAND_OVER_SECONDS)
             self._opened.cancel()
         await self.images.close()
+        await self.snapshots.close()
         await self.one_shots.close()
         await self._finish_starts()
         sandboxes = list(self.registry.live.values())

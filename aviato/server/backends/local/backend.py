@@ -279,6 +279,10 @@ class LocalBackend(Backend):
         """See `Backend`."""
         return self._images.resolve(reference, fallback)
 
+    def has_layers(self, image: ResolvedImage) -> bool:
+        """See `Backend`."""
+        return self._layered or not image.is_host
+
     async def fetch_image(self, image: ResolvedImage) -> ResolvedImage:
         """See `Backend`."""
         return image if image.is_here else await self._images.fetch(image)
@@ -339,7 +343,10 @@ class LocalBackend(Backend):
 
     async def create(self, spec: SandboxSpec) -> Process1Link:
         """See `Backend`."""
-        if spec.image.kind == "oci":
+        if spec.image.above and not self._layered:
+            message = f"image {spec.image.reference!r} lies over the machine's files, which needs overlayfs"
+            raise SandboxImageError(message, reason="no_layers")
+        if spec.image.is_stored:
             spec = await self._holding_image(spec)
         if spec.packages is None:
             return await self._create_somewhere(spec)
@@ -356,7 +363,7 @@ class LocalBackend(Backend):
                 await in_thread(self._images.store.use, image.image_id, spec.sandbox_id, place)
                 return replace(spec, image=image)
             except SandboxImageError as error:
-                if error.reason != "image_gone":
+                if error.reason != "image_gone" or image.is_snapshot:
                     raise
             image = replace(image, image_id=None)  # Somebody has removed it meanwhile.
         raise SandboxImageError(f"image {image.reference!r} is removed whenever it has come", reason="image_gone")
@@ -576,6 +583,7 @@ class LocalBackend(Backend):
             interpreter=interpreter,
             packages=spec.packages_at,
             layers=spec.image.layers,
+            above=spec.image.above,
             working_dir=_working_dir(spec.image),
             strange=spec.image.strange,
             base_root=below if self._layered else None,
@@ -596,7 +604,7 @@ class LocalBackend(Backend):
 
     def _lends(self, spec: SandboxSpec) -> bool:
         """Whether another sandbox may have its place, and it that of another."""
-        if not self._layered or self._refusals >= MOST_REFUSALS:
+        if not self._layered or self._refusals >= MOST_REFUSALS or spec.image.above:
             return False
         return not (spec.mounted_files or _has_ports(spec) or groups_of(spec.requests, spec.limits, self._facts))
 

@@ -148,6 +148,7 @@ class PlanOptions:
         packages: of `host` images, a directory of packages for that Python: its path, and by which numbers of a file system
             and in it it is known.
         layers: root directories of an image, the uppermost first; without any it is `host`.
+        above: of `host` images, root directories that lie over the base root, the uppermost first.
         working_dir: of an image.
         strange: of a `dir` image, see `ResolvedImage`.
         base root: of `host` images, a directory with `base root`'s names in it, to lie below their writable layer; None makes
@@ -173,6 +174,7 @@ class PlanOptions:
     interpreter: tuple[str, str, int] | None = None
     packages: tuple[str, int, int] | None = None
     layers: tuple[str, ...] = ()
+    above: tuple[str, ...] = ()
     working_dir: str | None = None
     strange: tuple[tuple[str, int], ...] = ()
     base_root: str | None = None
@@ -217,7 +219,7 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
 
 def below(options: PlanOptions) -> tuple[str, ...]:
     """What lies below the writable layer, the uppermost first."""
-    return options.layers or (() if options.base_root is None else (options.base_root,))
+    return options.layers or (() if options.base_root is None else (*options.above, options.base_root))
 
 
 def _in_memory(options: PlanOptions) -> bool:

@@ -1,0 +1,95 @@
+"""Snapshots as a client takes them, and the one that a fork begins with."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from aviato.core.background import background
+from aviato.core.shared import SharedTask
+from aviato.exceptions import AviatoError
+from aviato.log import logger
+from aviato.results import Snapshot
+from aviato.wire.ids import new_snapshot_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aviato.core.client import Client
+    from aviato.core.lifecycle import SandboxHandle
+    from aviato.wire.snapshots import SnapshotInfo
+
+FORK_SECONDS = 24 * 3600.0
+"""When the snapshot of a fork goes whose process died before it had removed it."""
+
+
+async def take(handle: SandboxHandle, name: str | None, expires_after_seconds: float | None) -> Snapshot:
+    """Make an image of what a sandbox has written, once it runs."""
+    await handle.wait_running()
+    taken = await handle.client.take_snapshot(
+        handle.sandbox_id, new_snapshot_id(), name=name, expires_after_seconds=expires_after_seconds
+    )
+    return public(taken)
+
+
+async def found(client: Client) -> list[Snapshot]:
+    """Those of a server, the newest first."""
+    return [public(info) for info in await client.list_snapshots()]
+
+
+def public(info: SnapshotInfo) -> Snapshot:
+    """What a server says of a snapshot, as callers have it."""
+    return Snapshot(**info.model_dump())
+
+
+class Fork:
+    """What the children of one fork begin with: a snapshot that is taken once, and removed when all have begun.
+
+    Args:
+        parent: gives the handle of the sandbox that is forked; called on the loop thread.
+        children: how many there will be.
+
+    Attributes:
+        image: of the children.
+    """
+
+    def __init__(self, parent: Callable[[], SandboxHandle], children: int) -> None:
+        self.image = new_snapshot_id()
+        self._parent = parent
+        self._left = children
+        self._taking: SharedTask[None] | None = None
+
+    async def begin(self) -> None:
+        """Take it now, whenever children begin; what goes wrong is theirs to say."""
+        with suppress(AviatoError):
+            await self.taken()
+
+    async def taken(self) -> None:
+        """Return once the image is there. It is taken once: all children are of the same moment, or fail."""
+        if self._taking is None:
+            self._taking = SharedTask(self._take(), f"fork into {self.image}")
+        await self._taking.outcome()
+
+    def begun(self) -> None:
+        """A child has been accepted, or has failed."""
+        self._left -= 1
+        if self._left == 0 and self._taking is not None:
+            background(self._remove())
+
+    async def _take(self) -> None:
+        handle = self._parent()
+        handle.enter()
+        try:
+            await handle.wait_running()
+            await handle.client.take_snapshot(handle.sandbox_id, self.image, name=None, expires_after_seconds=FORK_SECONDS)
+        except AviatoError as error:
+            handle.has_failed(error)
+            raise
+        finally:
+            handle.leave()
+
+    async def _remove(self) -> None:
+        try:
+            await self._parent().client.delete_snapshot(self.image, missing_ok=True)
+        except AviatoError as error:
+            logger.debug("the snapshot %s of a fork could not be removed, and goes by itself: %s", self.image, error)

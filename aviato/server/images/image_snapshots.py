@@ -1,0 +1,164 @@
+"""Snapshots: images whose uppermost layer was a sandbox's own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from aviato.server.images.image_config import ImageConfig
+from aviato.server.images.image_errors import image_error, quoted
+from aviato.server.images.image_index import ImageRecord, Name, RecordedSnapshot
+from aviato.server.images.oci_reference import parse_oci_reference
+from aviato.system.threads import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection, Sequence
+
+    from aviato.server.images.image_index import ImageIndex, RecordedLayer
+    from aviato.server.images.image_removal import ImageRemoval
+    from aviato.server.images.image_uses import ImageUses
+    from aviato.server.images.layer_leases import LayerLeases
+    from aviato.server.images.layer_pull import LayerPulls
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewSnapshot:
+    """A snapshot that is to be.
+
+    Attributes:
+        recorded: what is written down of it.
+        image_id: of the store's image that the sandbox was made of; None: of what is this machine's own.
+        names: that it has, its id among them.
+        architecture: of this machine.
+    """
+
+    recorded: RecordedSnapshot
+    image_id: str | None
+    names: tuple[str, ...]
+    architecture: str
+
+
+class ImageSnapshots:
+    """The snapshots of one store.
+
+    Args:
+        index: its images and names.
+        uses: its sandboxes.
+        leases: what its layers are kept by.
+        layers: puts them in.
+        removal: takes images away.
+    """
+
+    def __init__(
+        self, index: ImageIndex, uses: ImageUses, leases: LayerLeases, layers: LayerPulls, removal: ImageRemoval
+    ) -> None:
+        self._index = index
+        self._uses = uses
+        self._leases = leases
+        self._layers = layers
+        self._removal = removal
+
+    async def take(self, pieces: AsyncIterator[bytes], new: NewSnapshot, most_layers: int) -> ImageRecord:
+        """Put a sandbox's layer over those that it lies on.
+
+        Args:
+            pieces: of the layer's tar.
+            new: what comes of it.
+            most_layers: that a sandbox can be made of.
+
+        Raises:
+            SandboxImageError: the image below has gone or has as many layers as can be, or the tar is none.
+            OSError: the disk fails.
+        """
+        base = await in_thread(self._base, new)
+        below = () if base is None else base.layers
+        if len(below) + 1 > most_layers:
+            raise image_error("layers", f"the image below has {len(below)} layers, and {most_layers} can lie over one another")
+        lease = self._leases.new()
+        try:
+            await in_thread(lease.take, {layer.key for layer in below})
+            return await self._layers.unpack(pieces, lambda put, diff_id: self._write(put, diff_id, base, new))
+        finally:
+            await in_thread(lease.end)
+
+    def valid(self) -> list[ImageRecord]:
+        """Those that are there, the newest first."""
+        found = [record for record in self._index.records() if record.snapshot is not None and not is_over(record)]
+        return sorted(found, key=lambda record: -record.pulled_at)
+
+    def let_go(self, record: ImageRecord) -> None:
+        """Let one mean nothing any more. It goes once no sandbox has it. Only within `ImageIndex.alone`."""
+        names = [name for name, meant in self._index.names(anew=True).items() if meant.image_id == record.image_id]
+        self._index.drop_names(names)
+        assert record.snapshot is not None
+        over = RecordedSnapshot(**asdict(record.snapshot) | {"expires_at": 0.0})
+        self._index.put(ImageRecord(**{**vars(record), "snapshot": over}))
+
+    def remove_expired(self, in_use: Collection[str]) -> bool:
+        """Take away those that are over and that no sandbox has; whether there was one. Only within `ImageIndex.alone`.
+
+        Args:
+            in_use: images that sandboxes will have that have no place yet.
+        """
+        gone = False
+        for record in self._index.records():
+            if not is_over(record) or record.image_id in in_use:
+                continue
+            self._uses.tidy(record.image_id)
+            gone |= not self._uses.alive(record.image_id) and not self._removal.remove(record.image_id)
+        return gone
+
+    def _base(self, new: NewSnapshot) -> ImageRecord | None:
+        if new.image_id is None:
+            return None
+        record = self._index.record(new.image_id)
+        if record is None:
+            raise image_error("image_gone", f"the image {new.image_id} that the sandbox was made of has been removed")
+        return record
+
+    def _write(self, put: Callable[[], RecordedLayer], diff_id: str, base: ImageRecord | None, new: NewSnapshot) -> ImageRecord:
+        """Put the layer into its place and write the image down, while nobody removes layers."""
+        layers: Sequence[RecordedLayer] = () if base is None else base.layers
+        text = json.dumps([new.recorded.snapshot_id, new.image_id, diff_id])
+        image_id = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+        recorded = new.recorded
+        if base is not None and base.snapshot is not None:
+            inherited = {"base": base.snapshot.base, "interpreter": base.snapshot.interpreter}
+            recorded = RecordedSnapshot(**asdict(recorded) | inherited)
+        now = time.time()
+        with self._index.alone():
+            record = ImageRecord(
+                image_id=image_id,
+                digests=(image_id,),
+                layers=(*layers, put()),
+                config=ImageConfig() if base is None else base.config,
+                architecture=new.architecture if base is None else base.architecture,
+                created_at=now,
+                pulled_at=now,
+                pinned=True,
+                snapshot=recorded,
+            )
+            self._index.put(record)
+            for name in new.names:
+                self._index.name(parse_oci_reference(name).name, Name(image_id=image_id, digest=image_id))
+        return record
+
+
+def is_over(record: ImageRecord) -> bool:
+    """Whether it is a snapshot that nobody may name any more."""
+    expires_at = None if record.snapshot is None else record.snapshot.expires_at
+    return expires_at is not None and time.time() >= expires_at
+
+
+def check_name(name: str) -> None:
+    """See whether a snapshot may be called so.
+
+    Raises:
+        SandboxImageError: it is no name as images of registries have them.
+    """
+    wanted = parse_oci_reference(name)
+    if wanted.kind != "registry" or wanted.digest is not None:
+        raise image_error("bad_reference", f"{quoted(name)} is no name for an image: write NAME or NAME:TAG")

@@ -1,0 +1,234 @@
+"""Snapshots of sandboxes, which go on whoever waits for them, and what else is asked of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import AviatoError, SandboxImageError, SandboxSnapshotError, SandboxUnavailableError
+from aviato.server.images.image_index import RecordedSnapshot
+from aviato.server.images.image_snapshots import NewSnapshot, check_name
+from aviato.server.images.platforms import this_platform
+from aviato.server.link.subscription import SandboxGone
+from aviato.server.service.registry import error_of_gone, running
+from aviato.server.states import State
+from aviato.system.threads import in_thread
+from aviato.wire.errors import RequestConflictError
+from aviato.wire.ids import SNAPSHOT_ID
+from aviato.wire.snapshots import SnapshotInfo, SnapshotList
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aviato.server.backends.base import Backend
+    from aviato.server.callers import Caller
+    from aviato.server.images.resolved import ResolvedImage
+    from aviato.server.images.store import ImageStore
+    from aviato.server.images.stored_image import StoredImage
+    from aviato.server.service.live_sandbox import LiveSandbox
+    from aviato.server.service.registry import Registry
+    from aviato.server.service.slots import Slots
+    from aviato.wire.snapshots import TakeSnapshot
+
+MOST_OF_A_KEY = 256
+"""Snapshots that an API key may have at once."""
+
+
+class Snapshots:
+    """What is asked of the snapshots of a server.
+
+    Args:
+        backend: has the store.
+        registry: of its sandboxes.
+        slots: are told that one is in use meanwhile.
+    """
+
+    def __init__(self, backend: Backend, registry: Registry, slots: Slots) -> None:
+        self._backend = backend
+        self._registry = registry
+        self._slots = slots
+        self._taking: dict[str, asyncio.Task[SnapshotInfo]] = {}
+
+    async def take(self, sandbox_id: str, snapshot_id: str, request: TakeSnapshot, caller: Caller) -> SnapshotInfo:
+        """Make an image of what a sandbox has written. Its commands stand still meanwhile.
+
+        Args:
+            sandbox_id: whose.
+            snapshot_id: made by the client; who comes again with it joins the first.
+            request: how it is to be.
+            caller: whose it will be.
+
+        Raises:
+            SandboxSnapshotError: it cannot be taken, and why.
+            RequestConflictError: the id is that of another sandbox's snapshot.
+            SandboxError: the sandbox has ended, or does meanwhile.
+        """
+        if SNAPSHOT_ID.fullmatch(snapshot_id) is None:
+            raise SandboxSnapshotError(f"{snapshot_id!r} is not the id of a snapshot", reason="bad_id", is_infrastructure=False)
+        store = self._store(sandbox_id)
+        if (known := await self._find(store, snapshot_id)) is not None:
+            if known.sandbox_id != sandbox_id:
+                raise RequestConflictError(f"{snapshot_id} was used before for another sandbox")
+            return known
+        task = self._taking.get(snapshot_id)
+        if task is None:
+            await self._check(request, caller, store, sandbox_id)
+            task = self._taking[snapshot_id] = asyncio.create_task(
+                self._take(store, sandbox_id, snapshot_id, request, caller), name=f"snapshot {snapshot_id}"
+            )
+            task.add_done_callback(lambda _: self._taking.pop(snapshot_id, None))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise SandboxUnavailableError("the server is stopping", reason="server_stopping")
+        return task.result()
+
+    async def list(self, caller: Caller) -> SnapshotList:
+        """Those that the caller sees, the newest first."""
+        return SnapshotList(snapshots=[_info(one) for one in await self._seen(caller)])
+
+    async def remove(self, snapshot_id: str, caller: Caller) -> None:
+        """Remove one; its files go once no sandbox has them. No sandbox loses any.
+
+        Raises:
+            SandboxSnapshotError: there is none of this id for this caller (`not_found`).
+        """
+        store = self._store(None)
+        if not any(_id_of(one) == snapshot_id for one in await self._seen(caller)):
+            message = f"snapshot {snapshot_id!r} is not known to this server"
+            raise SandboxSnapshotError(message, reason="not_found", is_infrastructure=False)
+        await store.remove_snapshot(snapshot_id)
+        await self.expire()
+
+    async def expire(self) -> None:
+        """Take away what is over."""
+        store = self._backend.image_store
+        if store is not None:
+            waiting = (one.image for one in self._registry.live.values() if one.state < State.ENDED)
+            await store.remove_expired({str(image.image_id) for image in waiting if image is not None and image.is_snapshot})
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether one is under way."""
+        return bool(self._taking)
+
+    async def close(self) -> None:
+        """Give up what is being taken; the sandboxes go on."""
+        tasks = [*self._taking.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _check(self, request: TakeSnapshot, caller: Caller, store: ImageStore, sandbox_id: str) -> None:
+        if request.name is not None:
+            if caller.tenant is not None:
+                message = "this API key names no snapshots: use their ids, which are images too"
+                raise SandboxSnapshotError(message, sandbox_id=sandbox_id, reason="tenant", is_infrastructure=False)
+            try:
+                check_name(request.name)
+            except SandboxImageError as error:
+                message = str(error)
+                raise SandboxSnapshotError(
+                    message, sandbox_id=sandbox_id, reason=error.reason, is_infrastructure=False
+                ) from None
+        if caller.tenant is not None and len(await self._seen(caller)) + len(self._taking) >= MOST_OF_A_KEY:
+            message = f"this API key has {MOST_OF_A_KEY} snapshots, and may have no more; remove some"
+            raise SandboxSnapshotError(message, sandbox_id=sandbox_id, reason="key_limit", is_infrastructure=False)
+
+    async def _take(
+        self, store: ImageStore, sandbox_id: str, snapshot_id: str, request: TakeSnapshot, caller: Caller
+    ) -> SnapshotInfo:
+        sandbox = self._registry.find(sandbox_id)
+        with self._slots.use(sandbox):
+            link = await running(sandbox)
+            image = await self._image(store, sandbox)
+            if not self._backend.has_layers(image):
+                message = f"sandbox {sandbox_id} has no layer of its own: this machine cannot put one over the machine's files"
+                raise SandboxSnapshotError(message, sandbox_id=sandbox_id, reason="no_layers")
+            expires_after = request.expires_after_seconds
+            names = [snapshot_id] if request.name is None else [snapshot_id, request.name]
+            recorded = RecordedSnapshot(
+                snapshot_id=snapshot_id,
+                sandbox_id=sandbox_id,
+                image=sandbox.record.image or image.reference,
+                owner=caller.tenant,
+                base=image.reference if image.image_id is None else None,
+                interpreter=image.interpreter,
+                expires_at=None if expires_after is None else time.time() + expires_after,
+                name=request.name,
+            )
+            new = NewSnapshot(
+                recorded=recorded, image_id=image.image_id, names=tuple(names), architecture=this_platform().architecture
+            )
+            reader = link.read_layer()
+            try:
+                await reader.opened()
+                return _info(await store.snapshot(_pieces(reader), new))
+            except SandboxGone as gone:
+                raise await error_of_gone(sandbox, gone) from None
+            except SandboxSnapshotError:
+                raise
+            except AviatoError as error:
+                raise SandboxSnapshotError(
+                    f"sandbox {sandbox_id} cannot be made a snapshot of: {error}",
+                    sandbox_id=sandbox_id,
+                    reason=error.reason,
+                    retryable=error.retryable,
+                    is_infrastructure=error.is_infrastructure,
+                ) from error
+            finally:
+                await reader.aclose()
+
+    async def _image(self, store: ImageStore, sandbox: LiveSandbox) -> ResolvedImage:
+        """What a sandbox was made of, also one that an earlier server has made."""
+        if sandbox.image is not None:
+            image = sandbox.image
+        else:
+            image_id = await in_thread(store.used_by, sandbox.sandbox_id)
+            image = self._backend.resolve_image(image_id or sandbox.record.image)
+        return image
+
+    def _store(self, sandbox_id: str | None) -> ImageStore:
+        store = self._backend.image_store
+        if store is None:
+            message = f"the backend {self._backend.name!r} of this server takes no snapshots"
+            raise SandboxSnapshotError(message, sandbox_id=sandbox_id, reason="no_image_store")
+        return store
+
+    async def _find(self, store: ImageStore, snapshot_id: str) -> SnapshotInfo | None:
+        found = await in_thread(store.find, snapshot_id)
+        return None if found is None or found.snapshot is None else _info(found)
+
+    async def _seen(self, caller: Caller) -> _Stored:
+        store = self._backend.image_store
+        found = [] if store is None else await in_thread(store.snapshots)
+        return [one for one in found if one.snapshot is not None and caller.sees(one.snapshot.owner)]
+
+
+_Stored = list["StoredImage"]
+"""Within the class `list` is its method."""
+
+
+async def _pieces(reader: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for piece in reader:
+        yield piece
+
+
+def _id_of(stored: StoredImage) -> str:
+    return "" if stored.snapshot is None else stored.snapshot.snapshot_id
+
+
+def _info(stored: StoredImage) -> SnapshotInfo:
+    snapshot = stored.snapshot
+    assert snapshot is not None
+    return SnapshotInfo(
+        snapshot_id=snapshot.snapshot_id,
+        name=snapshot.name,
+        sandbox_id=snapshot.sandbox_id,
+        image=snapshot.image,
+        image_id=stored.image_id,
+        size_bytes=stored.size_bytes,
+        created_at=stored.pulled_at,
+        expires_at=snapshot.expires_at,
+    )
