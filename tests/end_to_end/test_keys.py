@@ -40,6 +40,43 @@ def enter(make_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return enter
 
 
+def test_snapshots_are_those_of_the_key(enter: Callable[[str], None]) -> None:
+    enter("all")
+    with aviato.Session() as session:
+        mine = session.sandbox()
+        mine.write_file("/tmp/x", b"x").result()
+        taken = mine.snapshot().result()
+        [child] = mine.fork()
+        assert child.read_file("/tmp/x").result() == b"x"
+        with pytest.raises(aviato.SandboxSnapshotError) as named:
+            mine.snapshot(name="mine:1").result()
+        assert named.value.reason == "tenant" and not named.value.is_infrastructure
+    enter("none")
+    assert aviato.Sandbox.list_snapshots().result() == []
+    with pytest.raises(aviato.SandboxSnapshotError, match="not known"):
+        aviato.Sandbox.delete_snapshot(taken.snapshot_id).result()
+    with aviato.Session() as session:
+        for image in (taken.snapshot_id, taken.image_id):
+            with pytest.raises(aviato.SandboxImageError, match="is not here"):
+                session.sandbox(container_image=image).exec(["true"]).result()
+
+    async def images() -> list[str]:
+        async with aviato.AsyncClient() as client:
+            for image in (taken.snapshot_id, taken.image_id):
+                with pytest.raises(aviato.SandboxImageError):
+                    await client.inspect_image(image)
+                with pytest.raises(aviato.SandboxImageError):
+                    await client.pull_image(image)
+            return [name for one in await client.images() for name in one.names]
+
+    assert not [name for name in asyncio.run(images()) if "sn-" in name]
+    enter("all")
+    with aviato.Session() as session:
+        assert session.sandbox(container_image=taken.snapshot_id).read_file("/tmp/x").result() == b"x"
+        aviato.Sandbox.delete_snapshot(taken.snapshot_id).result()
+    assert aviato.Sandbox.list_snapshots().result() == []
+
+
 def test_a_tenant_sees_its_own(enter: Callable[[str], None]) -> None:
     enter("guest")
     with Sandbox() as sandbox:

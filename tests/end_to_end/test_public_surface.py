@@ -33,6 +33,7 @@ NAMES = [
     "Secret",
     "Serialization",
     "Session",
+    "Snapshot",
     "StreamReader",
     "StreamWriter",
     "TerminalResult",

@@ -70,6 +70,12 @@ ONE_OF_EACH: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda _: aviato.ImageInfo(reference="debian:12", status="failed", message=LONG),
         r"ImageInfo\(reference='debian:12', status='failed', image_id=None, size_bytes=0, message='word .*…'\)",
     ),
+    "Snapshot": (
+        lambda _: aviato.Snapshot(
+            snapshot_id="sn-1", name=LONG, sandbox_id="sb-1", image="host", image_id="sha256:1", size_bytes=5, created_at=0.0
+        ),
+        r"Snapshot\(snapshot_id='sn-1', sandbox_id='sb-1', name='word .*…', size_bytes=5\)",
+    ),
     "NetworkOptions": (
         lambda _: aviato.NetworkOptions(egress_mode=[f"{n}.example.org" for n in range(60)]),
         r"NetworkOptions\(egress_mode=\('0\.exa.*",

@@ -8,7 +8,7 @@ import pytest
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server.service.main_command import MainCommand
-from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
+from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id, new_snapshot_id
 
 pytestmark = pytest.mark.anyio
 
@@ -264,6 +264,10 @@ async def test_a_backend_that_keeps_no_images_says_so(server):
     ):
         error = (await server.call(method, path, body=body, expect=422))["error"]
         assert (error["code"], error["reason"]) == ("IMAGE", "no_image_store") and "keeps no images" in error["message"]
+    path = f"/v1/sandboxes/{(await server.running())['sandbox_id']}/snapshots/{new_snapshot_id()}"
+    error = (await server.call("PUT", path, body={}, expect=422))["error"]
+    assert (error["code"], error["reason"]) == ("SNAPSHOT", "no_image_store") and "takes no snapshots" in error["message"]
+    assert (await server.call("GET", "/v1/snapshots", expect=200)) == {"snapshots": []}
 
 
 async def test_bad_requests_name_the_field(server):

@@ -20,7 +20,7 @@ from aviato.server.operations import OPERATIONS
 from aviato.server.service import Service
 from aviato.server.service.exec_records import RECORD_DELAY_SECONDS
 from aviato.server.settings import ServerSettings
-from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
+from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id, new_snapshot_id
 from aviato.wire.sandboxes import CreateSandbox
 from tests.server.frames import Session
 
@@ -117,10 +117,12 @@ BODIES = {
     "SignalRequest": lambda: {"signal": 9},
     "TerminalSize": lambda: {"width": 80, "height": 24},
     "StopSandbox": dict,
+    "TakeSnapshot": dict,
 }
 OF_A_SANDBOX = [route for route in OPERATIONS if "{sandbox_id}" in route.path]
 
 
+SNAPSHOT = new_snapshot_id()
 OTHERS = {
     "GET /v1/health": "numbers of the server",
     "GET /v1/openapi.json": "the same for all",
@@ -139,6 +141,8 @@ OTHERS = {
         "tests/images/test_operations.py::test_tenants_look_and_change_nothing",
     ),
     "POST /execute_batch": "sandboxes of its own",
+    "GET /v1/snapshots": "tests/end_to_end/test_keys.py::test_snapshots_are_those_of_the_key",
+    "DELETE /v1/snapshots/{snapshot_id}": "tests/end_to_end/test_keys.py::test_snapshots_are_those_of_the_key",
 }
 """Routes without a sandbox in their path, and why nobody sees what is another's by them."""
 
@@ -152,6 +156,7 @@ def test_no_route_is_forgotten():
 async def tried(tenant, route, sandbox_id, exec_id):
     """Status and error of a route, without the ids in it."""
     path = route.path.replace("{sandbox_id}", sandbox_id).replace("{exec_id}", exec_id).replace("{port}", "8000")
+    path = path.replace("{snapshot_id}", SNAPSHOT)
     if "/files" in path:
         path += "?path=/tmp/x"
     body = BODIES[route.body.__name__]() if isinstance(route.body, type) else None

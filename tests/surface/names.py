@@ -20,6 +20,7 @@ IMAGE_CALLS = (
     *("remove_image(force=)", "prune_images", "prune_images(most_bytes=)", "prune_images(unused_seconds=)", "pin_image"),
     *("pin_image(pinned=)", "prefetch(refresh=)", "prefetch(on_progress=)"),
 )
+SNAPSHOT_ATTRIBUTES = ("snapshot_id", "name", "sandbox_id", "image", "image_id", "size_bytes", "created_at", "expires_at")
 IMAGE_ATTRIBUTES = (
     *("reference", "status", "image_id", "names", "message", "reason", "layers", "size_bytes", "created_at", "pulled_at"),
     *("used_at", "pinned", "architecture", "working_dir", "user", "entrypoint", "command", "environment", "done_bytes"),
@@ -44,7 +45,7 @@ NAMES: set[str] = {
     *_of("StreamReader", "__iter__", "__aiter__", "lines", "raw"),
     *_of("StreamWriter", "write", "writeline", "close", "closed"),
     *("wait", "wait(num_returns=)", "wait(timeout=)", "as_completed", "as_completed(timeout=)", "results"),
-    *_of("AsyncClient", "sandbox", "from_id", "list", "__aenter__", *IMAGE_CALLS),
+    *_of("AsyncClient", "sandbox", "from_id", "list", "__aenter__", *IMAGE_CALLS, "snapshots", "delete_snapshot"),
     *_of("ImageInfo", *IMAGE_ATTRIBUTES),
     # section 2
     *(f"Sandbox({name}=)" for name in _SANDBOX_PARAMETERS),
@@ -72,6 +73,9 @@ NAMES: set[str] = {
     *_of("NetworkOptions", "ingress_mode", "exposed_ports", "egress_mode"),
     *_of("ResourceOptions", "requests", "limits"),
     "Secret.env_var",
+    *_of("Sandbox", "snapshot", "snapshot(name=)", "snapshot(expires_after_seconds=)", "fork", "stop(snapshot_on_stop=)"),
+    *_of("Sandbox", "list_snapshots", "delete_snapshot", "delete_snapshot(missing_ok=)"),
+    *(f"Snapshot.{name}" for name in SNAPSHOT_ATTRIBUTES),
     # section 3
     *_of("Session", "(defaults=)", "(report_to=)", "(max_concurrency=)", "__enter__", "__aenter__", "sandbox"),
     *_of("Session", "sandbox(start=)", "function", "list", "list(adopt=)", "from_id", "from_id(adopt=)", "adopt"),
@@ -100,7 +104,8 @@ ASYNC_TOO: set[str] = {
     *_of("StreamReader", "__aiter__"),
     *_of("StreamWriter", "write", "writeline", "close"),
     *("wait", "as_completed", "results"),
-    *_of("AsyncClient", "sandbox", "from_id", "list", "__aenter__", *IMAGE_CALLS),
+    *_of("AsyncClient", "sandbox", "from_id", "list", "__aenter__", *IMAGE_CALLS, "snapshots", "delete_snapshot"),
+    *_of("Sandbox", "snapshot", "fork", "list_snapshots", "delete_snapshot", "stop(snapshot_on_stop=)"),
     *_of("Sandbox", "list", "from_id", "wait_until_complete", "start", "stop", "delete", "write_file", "write_file_streaming"),
     *_of("Sandbox", "upload", "download", "make_directory", "remove", "exec", "attach", "read_file", "list_files", "stat"),
     *_of("Sandbox", "stream_logs", "read_file_streaming", "shell", "__aenter__", "__await__", "grade"),
@@ -112,8 +117,8 @@ ASYNC_TOO: set[str] = {
 }
 
 LATER: set[str] = {
-    # Beyond these: snapshots and other runtimes
-    *("SandboxSnapshotError", "Sandbox(runtime=)"),
+    # Beyond these: other runtimes
+    "Sandbox(runtime=)",
 }
 """What is not there yet: the work that brings a name takes it off this list."""
 

@@ -31,11 +31,14 @@ from tests.surface import (
     sandbox_checks,
     secret_checks,
     session_checks,
+    snapshot_checks,
     terminal_checks,
 )
 
 assert all((async_client_checks, async_facade_checks, error_checks, function_checks, operation_checks, sandbox_checks))
-assert all((grade_checks, image_checks, limit_checks, port_checks, secret_checks, session_checks, terminal_checks))
+assert all(
+    (grade_checks, image_checks, snapshot_checks, limit_checks, port_checks, secret_checks, session_checks, terminal_checks)
+)
 
 SYNC = harness.pairs(harness.SYNC)
 ASYNC = harness.pairs(harness.ASYNC)

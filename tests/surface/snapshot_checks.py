@@ -1,0 +1,84 @@
+"""Snapshots and forks, and what is said of one."""
+
+from __future__ import annotations
+
+import aviato
+from aviato import AsyncClient, Sandbox
+from aviato.wire.ids import new_snapshot_id
+from tests.surface.harness import Place, acheck, check
+from tests.surface.names import SNAPSHOT_ATTRIBUTES
+
+
+@check(
+    *("Sandbox.snapshot", "Sandbox.snapshot(name=)", "Sandbox.snapshot(expires_after_seconds=)", "Sandbox.list_snapshots"),
+    *("Sandbox.delete_snapshot", "Sandbox.delete_snapshot(missing_ok=)"),
+    *(f"Snapshot.{name}" for name in SNAPSHOT_ATTRIBUTES),
+)
+def snapshots(place: Place) -> None:
+    box = place.box()
+    taken = box.snapshot(name="surface-snapshot:1", expires_after_seconds=100).result(30)
+    assert (taken.name, taken.sandbox_id, taken.image) == ("surface-snapshot:1", box.sandbox_id, "host")
+    assert taken.snapshot_id.startswith("sn-") and taken.image_id.startswith("sha256:") and taken.size_bytes >= 0
+    assert taken.expires_at is not None and 90 < taken.expires_at - taken.created_at < 110
+    assert taken in Sandbox.list_snapshots().result(30)
+    Sandbox.delete_snapshot(taken.snapshot_id).result(30)
+    Sandbox.delete_snapshot(taken.snapshot_id, missing_ok=True).result(30)
+    assert taken not in Sandbox.list_snapshots().result(30)
+
+
+@check("SandboxSnapshotError")
+def unknown(place: Place) -> None:
+    try:
+        Sandbox.delete_snapshot(new_snapshot_id()).result(30)
+    except aviato.SandboxSnapshotError as error:
+        assert error.reason == "not_found"
+    else:
+        raise AssertionError("it was known")
+
+
+@check("Sandbox.fork", "Sandbox.stop(snapshot_on_stop=)")
+def forks(place: Place) -> None:
+    box = place.box()
+    box.write_file("/tmp/x", b"x").result(30)
+    assert [child.read_file("/tmp/x").result(30) for child in box.fork(2)] == [b"x", b"x"]
+    taken = box.stop(snapshot_on_stop=True).result(30)
+    assert place.box(container_image=taken.snapshot_id).read_file("/tmp/x").result(30) == b"x"
+    Sandbox.delete_snapshot(taken.snapshot_id).result(30)
+
+
+@acheck(
+    *(
+        "Sandbox.snapshot",
+        "Sandbox.fork",
+        "Sandbox.list_snapshots",
+        "Sandbox.delete_snapshot",
+        "Sandbox.stop(snapshot_on_stop=)",
+    )
+)
+async def awaited(place: Place) -> None:
+    box = place.box()
+    await box.write_file("/tmp/x", b"x")
+    [child] = box.fork()
+    assert await child.read_file("/tmp/x") == b"x"
+    taken = await box.snapshot()
+    last = await box.stop(snapshot_on_stop=True)
+    assert {taken.snapshot_id, last.snapshot_id} <= {one.snapshot_id for one in await Sandbox.list_snapshots()}
+    for one in (taken, last):
+        await Sandbox.delete_snapshot(one.snapshot_id)
+
+
+@acheck(
+    *("AsyncSandbox.snapshot", "AsyncSandbox.fork", "AsyncSandbox.stop(snapshot_on_stop=)"),
+    *("AsyncClient.snapshots", "AsyncClient.delete_snapshot"),
+)
+async def core(place: Place) -> None:
+    async with AsyncClient() as client:
+        box = await client.sandbox()
+        await box.write_file("/tmp/x", b"x")
+        [child] = await box.fork()
+        assert await child.read_file("/tmp/x") == b"x"
+        taken = await box.snapshot()
+        last = await box.stop(snapshot_on_stop=True)
+        assert last is not None and {taken, last} <= set(await client.snapshots())
+        for one in (taken, last):
+            await client.delete_snapshot(one.snapshot_id)
