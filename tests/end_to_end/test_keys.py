@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import aviato
 from aviato import AsyncClient, AviatoValidationError, Sandbox, SandboxNotFoundError, Secret
 
 KEYS = """
