@@ -1,7 +1,6 @@
 //! One command: from its start to its result, and what its listener sees of it.
 
 use std::collections::hash_map::DefaultHasher;
-use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
@@ -112,17 +111,17 @@ struct Birth {
     deadline: f64,
     /// When it is looked at again.
     timer: Timer,
-    /// Everybody was stopped, since somebody had stopped it: who had been before.
-    frozen: Option<HashSet<i32>>,
+    /// Everybody was stopped, since somebody had stopped it.
+    is_frozen: bool,
 }
 
 impl Birth {
     fn end(self, pid: i32, looper: &mut EventLoop, processes: &Processes) {
         processes.is_born(pid);
         looper.cancel(self.timer);
-        if let Some(stopped) = self.frozen {
+        if self.is_frozen {
             let everyone = processes.all().map(|all| all.into_iter().collect()).unwrap_or_default();
-            processes.thaw(everyone, &stopped);
+            processes.thaw(everyone);
         }
     }
 }
@@ -276,7 +275,7 @@ impl Command {
         self.tag = Some(tag);
         let timer = looper.after(BIRTH_SECONDS, Call::Birth(self.number));
         let deadline = looper.now() + LONGEST_BIRTH_SECONDS;
-        self.birth = Some(Birth { report, program, name, deadline, timer, frozen: None });
+        self.birth = Some(Birth { report, program, name, deadline, timer, is_frozen: false });
     }
 
     /// It could not be started: says so on stderr, or on its terminal, as a shell would. It is over then.
@@ -316,19 +315,26 @@ impl Command {
             (Some(birth), Some(pid)) => (birth, pid),
             _ => return,
         };
+        if processes.is_paused() {
+            // It goes on with all others, and then has all of its time.
+            birth.deadline = looper.now() + LONGEST_BIRTH_SECONDS;
+            birth.timer = looper.after(BIRTH_SECONDS, Call::Birth(self.number));
+            self.birth = Some(birth);
+            return;
+        }
         if looper.now() >= birth.deadline {
             self.not_born(&birth, sys::ETIMEDOUT);
             birth.end(pid, looper, processes);
             drop(sys::send_signal(pid, sys::SIGKILL));
             return;
         }
-        if birth.frozen.is_none() && processes.is_stopped(pid) {
+        if !birth.is_frozen && processes.is_stopped(pid) {
             let before: Vec<i32> = processes.all().unwrap_or_default();
-            let mut stopped = processes.freeze(&before);
-            stopped.remove(&pid);
-            birth.frozen = Some(stopped);
+            processes.freeze(&before);
+            processes.goes_on(pid);
+            birth.is_frozen = true;
         }
-        if birth.frozen.is_some() {
+        if birth.is_frozen {
             // To one that is only slow it may come once it is its program, and stop it there for whoever traces it.
             drop(sys::send_signal(pid, sys::SIGCONT));
         }

@@ -28,6 +28,7 @@ mod limits;
 mod operations;
 mod output;
 mod paths;
+mod pausing;
 mod pool;
 mod ports;
 mod probe;

@@ -3,7 +3,7 @@
 //! Process 1 enters a fresh UTS namespace before each command, so that every descendant carries that namespace's number in
 //! `/proc/PID/ns/uts` and, without capabilities, cannot leave it: the tag holds where sessions, parents and environments do not.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
@@ -32,6 +32,25 @@ pub struct Processes {
     /// The tags of children that have not become their programs: until then they hide them, as process 1 does.
     newborn: RefCell<HashMap<i32, u64>>,
     descent: Option<Descent>,
+    standstill: RefCell<Standstill>,
+    is_paused: Cell<bool>,
+}
+
+/// Everybody stands still, for as long as anyone here wants it.
+#[derive(Default)]
+struct Standstill {
+    wanted: usize,
+    /// Who did before, and does afterwards.
+    stopped: HashSet<i32>,
+}
+
+/// Whether everybody has come to a standstill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Still {
+    Yes,
+    /// All but some that the kernel lets take no signal for now, as who waits for the child of a `vfork`.
+    Nearly,
+    No,
 }
 
 /// How a sandbox without namespaces knows its processes: by descent.
@@ -49,17 +68,24 @@ struct Descent {
 pub const NOBODY: u64 = u64::MAX;
 /// So many times processes that are found one by one are stopped, until no new ones are found.
 const ROUNDS: usize = 200;
+/// The same for a pause, before which nobody is counted on to be found.
+const PAUSE_ROUNDS: usize = 20;
 
 impl Processes {
     pub fn new() -> io::Result<Processes> {
         let proc = sys::open_at(AT_FDCWD, b"/proc", O_RDONLY | O_DIRECTORY, 0)?;
-        Ok(Processes { proc, newborn: RefCell::new(HashMap::new()), descent: None })
+        Ok(Processes::of(proc))
     }
 
     /// Of a directory that looks like /proc.
-    #[cfg(any(test, feature = "fuzz"))]
     pub fn of(proc: OwnedFd) -> Processes {
-        Processes { proc, newborn: RefCell::new(HashMap::new()), descent: None }
+        Processes {
+            proc,
+            newborn: RefCell::new(HashMap::new()),
+            descent: None,
+            standstill: RefCell::new(Standstill::default()),
+            is_paused: Cell::new(false),
+        }
     }
 
     /// All descendants of this process but the subreapers are the sandbox's.
@@ -362,31 +388,110 @@ impl Processes {
         hits
     }
 
-    /// Has everyone stand still, and says who did before.
+    /// Has everyone stand still, until as many have been given up again by `thaw`.
     ///
     /// A signal to everyone is one step for the kernel: a fork under way either fails and sees it, or hands it to the child. So nothing is
     /// missed by a scan meanwhile, at the price of a standstill of a few milliseconds for the other commands.
-    pub fn freeze(&self, before: &[i32]) -> HashSet<i32> {
-        let stopped = if before.len() <= MANY {
-            before.iter().copied().filter(|pid| self.is_stopped(*pid)).collect()
-        } else {
-            HashSet::new()
-        };
+    pub fn freeze(&self, before: &[i32]) {
+        let mut standstill = self.standstill.borrow_mut();
+        if standstill.wanted == 0 && before.len() <= MANY {
+            standstill.stopped = before.iter().copied().filter(|pid| self.is_stopped(*pid)).collect();
+        }
+        standstill.wanted += 1;
         self.signal_all(sys::SIGSTOP);
-        stopped
     }
 
-    /// Has them go on. What somebody had stopped before stays stopped. Children go on before their parents: a shell's job control must not
-    /// see them stopped.
-    pub fn thaw(&self, everyone: HashSet<i32>, stopped: &HashSet<i32>) {
-        let mut going: Vec<i32> = everyone.difference(stopped).copied().collect();
+    /// Whoever stops this one has no say: it goes on with the others.
+    pub fn goes_on(&self, pid: i32) {
+        self.standstill.borrow_mut().stopped.remove(&pid);
+    }
+
+    /// Has them go on, if nobody else wants them to stand still. What somebody had stopped before stays stopped. Children go on before
+    /// their parents: a shell's job control must not see them stopped.
+    pub fn thaw(&self, everyone: HashSet<i32>) {
+        let mut standstill = self.standstill.borrow_mut();
+        standstill.wanted = standstill.wanted.saturating_sub(1);
+        if standstill.wanted > 0 {
+            return;
+        }
+        let stopped = std::mem::take(&mut standstill.stopped);
+        let mut going: Vec<i32> = everyone.difference(&stopped).copied().collect();
         going.sort_unstable_by(|one, other| other.cmp(one));
         signal_each(going, sys::SIGCONT);
     }
 
+    /// Has everyone stand still for longer, as `freeze`; what is started meanwhile stops before it is its program.
+    ///
+    /// Who was stopped before is found out exactly, unless they fork faster than they are looked at: the last of them to be stopped
+    /// has seen all others stand still.
+    pub fn pause(&self) -> io::Result<()> {
+        let mut ours: HashSet<i32> = HashSet::new();
+        let mut others: HashSet<i32> = HashSet::new();
+        if self.standstill.borrow().wanted == 0 {
+            for _ in 0..PAUSE_ROUNDS {
+                let (stopped, running): (Vec<i32>, Vec<i32>) =
+                    self.all()?.into_iter().filter(|pid| !ours.contains(pid)).partition(|pid| self.is_stopped(*pid));
+                others = stopped.into_iter().collect();
+                if running.is_empty() {
+                    break;
+                }
+                signal_each(running.iter().copied(), sys::SIGSTOP);
+                ours.extend(running);
+            }
+        }
+        let mut standstill = self.standstill.borrow_mut();
+        if standstill.wanted == 0 {
+            standstill.stopped = others;
+        }
+        standstill.wanted += 1;
+        self.is_paused.set(true);
+        self.signal_all(sys::SIGSTOP);
+        Ok(())
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.is_paused.get()
+    }
+
+    /// Whether the pause has come to everybody. Who runs is stopped again: the kernel has some go on, as when their tracer dies.
+    pub fn keep_still(&self) -> io::Result<Still> {
+        let mut worst = Still::Yes;
+        for pid in self.all()? {
+            let still = self.stillness_of(pid);
+            if still == Still::No && !self.newborn.borrow().contains_key(&pid) {
+                drop(sys::send_signal(pid, sys::SIGSTOP));
+            }
+            worst = worst.max(still);
+        }
+        Ok(worst)
+    }
+
+    fn stillness_of(&self, pid: i32) -> Still {
+        let stats = self.places(pid).into_iter().filter_map(|place| self.text(&format!("{place}/stat")));
+        let of_thread = |text: Vec<u8>| match state_in(&text) {
+            None | Some(b'T' | b't' | b'Z' | b'X') => Still::Yes,
+            Some(b'D') => Still::Nearly,
+            Some(_) => Still::No,
+        };
+        stats.map(of_thread).max().unwrap_or(Still::Yes)
+    }
+
+    /// The pause is over.
+    pub fn resume(&self) {
+        self.is_paused.set(false);
+        match self.all() {
+            Ok(everyone) => self.thaw(everyone.into_iter().collect()),
+            Err(_) => {
+                // Someone inside took our descriptors away: better that too many go on than none.
+                self.thaw(HashSet::new());
+                self.signal_all(sys::SIGCONT);
+            }
+        }
+    }
+
     /// A round in which nobody can fork.
     fn kill_frozen(&self, tag: u64, before: &[i32], others: bool) -> io::Result<HashSet<i32>> {
-        let stopped = self.freeze(before);
+        self.freeze(before);
         let mut spared: HashSet<i32> = before.iter().copied().collect();
         let everyone = self.all();
         let hits = everyone.map(|everyone| {
@@ -397,7 +502,7 @@ impl Processes {
         if let Ok(hits) = &hits {
             spared.retain(|pid| !hits.contains(pid));
         }
-        self.thaw(spared, &stopped);
+        self.thaw(spared);
         hits
     }
 }

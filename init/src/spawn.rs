@@ -169,6 +169,7 @@ pub fn spawn(
     let path = environment.iter().rev().find(|(own, _)| own == b"PATH").map_or(DEFAULT_PATH, |(_, value)| value);
     let program = find_program(name, path)?;
     let variables: Vec<Vec<u8>> = environment.iter().map(|(own, value)| [own, &b"="[..], value].concat()).collect();
+    let stopped = by.processes.is_paused();
     let start = |descriptors: &[RawFd], terminal: Option<&[u8]>| {
         let program = sys::Program {
             path: &program,
@@ -181,9 +182,10 @@ pub fn spawn(
             group: by.birth.directory.as_ref(),
             filter: &by.birth.filter,
             tasks: &by.birth.tasks,
-            alone: by.subreapers.is_none() && by.birth.tasks.is_empty() && !by.processes.signal_all(0),
+            alone: by.subreapers.is_none() && by.birth.tasks.is_empty() && !stopped && !by.processes.signal_all(0),
             from_deaf: by.subreapers.is_some(),
             user: by.account.map(|account| (account.uid, account.gid, &account.groups[..])),
+            stopped,
         };
         match by.subreapers {
             None => sys::start(&program).map(|(pid, report)| Begun { pid, report, subreaper: None }),

@@ -20,6 +20,7 @@ use crate::killing::{Cancel, CancelAll, Kill, KillLost, Renew};
 use crate::limits::cgroup::Group;
 use crate::limits::{Act, Watch};
 use crate::operations;
+use crate::pausing::Pause;
 use crate::ports::Ports;
 use crate::process_tree::{Processes, Step};
 use crate::spawn::Birthplace;
@@ -27,7 +28,7 @@ use crate::subreaper::Subreapers;
 use crate::sys::{self, Event, Room, AT_FDCWD, O_RDONLY};
 
 const PROTOCOL: i64 = 1;
-const FEATURES: [&str; 13] = [
+const FEATURES: [&str; 14] = [
     "exec",
     "files",
     "usage",
@@ -41,6 +42,7 @@ const FEATURES: [&str; 13] = [
     "cases",
     "programs",
     "user",
+    "layer",
 ];
 const BACKLOG: i32 = 16;
 const ACCEPT_RETRY_SECONDS: f64 = 1.0;
@@ -98,6 +100,7 @@ pub struct Supervisor {
     pub connection: Option<Connection>,
     pub ending: Ending,
     pub again: Again,
+    pub pause: Pause,
     pub note: OwnedFd,
     /// Requests that are not over, by their channels.
     pub open: HashMap<u16, Open>,
@@ -158,6 +161,7 @@ impl Supervisor {
             connection: None,
             ending: Ending::new(),
             again: Again::new(),
+            pause: Pause::default(),
             note: given.note,
             open: HashMap::new(),
             trees: HashMap::new(),
@@ -229,6 +233,7 @@ impl Supervisor {
                 }
             }
             self.flush();
+            self.look_at_pause();
             self.note_memory();
             if !self.due_jobs.is_empty() {
                 self.looper.hurry();
@@ -686,7 +691,9 @@ impl Supervisor {
         let key = fields.text_or_none("key")?;
         let command = self.commands.find(fields.text("exec_id")?)?;
         if !self.again.is_done(key) {
-            command.signal(number);
+            if !self.pause.keeps(command.number, number) {
+                command.signal(number);
+            }
             self.again.done(key);
         }
         self.reply(channel, &object([]));

@@ -56,6 +56,7 @@ pub const EACCES: i32 = 13;
 pub const EPERM: i32 = 1;
 pub const EFAULT: i32 = 14;
 pub const EEXIST: i32 = 17;
+pub const ENODATA: i32 = 61;
 pub const ENODEV: i32 = 19;
 pub const ENOTDIR: i32 = 20;
 pub const EISDIR: i32 = 21;
@@ -89,6 +90,8 @@ pub const S_IFMT: u32 = 0o170_000;
 pub const S_IFDIR: u32 = 0o040_000;
 pub const S_IFREG: u32 = 0o100_000;
 pub const S_IFLNK: u32 = 0o120_000;
+pub const S_IFCHR: u32 = 0o020_000;
+pub const S_IFIFO: u32 = 0o010_000;
 
 pub const AT_FDCWD: RawFd = -100;
 const AT_SYMLINK_NOFOLLOW: c_int = 0x100;
@@ -802,6 +805,8 @@ pub struct Stat {
     pub blocks: u64,
     pub inode: u64,
     pub device: u64,
+    /// Of a device: which one it is.
+    pub number: u64,
     pub modified_nanoseconds: i128,
     pub changed_nanoseconds: i128,
 }
@@ -844,6 +849,7 @@ fn stat_by(directory: RawFd, path: &CStr, flags: c_int) -> io::Result<Stat> {
         blocks: found.blocks,
         inode: found.inode,
         device: device_number(found.device),
+        number: device_number(found.rdev),
         modified_nanoseconds: nanoseconds_of(&found.modified),
         changed_nanoseconds: nanoseconds_of(&found.changed),
     })
@@ -940,7 +946,6 @@ pub fn make_hard_link(from: RawFd, old: &[u8], to: RawFd, new: &[u8]) -> io::Res
 }
 
 pub fn make_fifo(directory: RawFd, name: &[u8], mode: u32) -> io::Result<()> {
-    const S_IFIFO: c_uint = 0o010_000;
     let name = text(name)?;
     // SAFETY: the name ends.
     check(unsafe { mknodat(directory, name.as_ptr(), S_IFIFO | mode, 0) }).map(drop)
@@ -948,7 +953,6 @@ pub fn make_fifo(directory: RawFd, name: &[u8], mode: u32) -> io::Result<()> {
 
 /// The device that in a layer of overlayfs says that there is nothing of this name. Everybody may make it.
 pub fn make_whiteout(directory: RawFd, name: &[u8]) -> io::Result<()> {
-    const S_IFCHR: c_uint = 0o020_000;
     let name = text(name)?;
     // SAFETY: the name ends.
     check(unsafe { mknodat(directory, name.as_ptr(), S_IFCHR, 0) }).map(drop)
@@ -1049,17 +1053,39 @@ pub fn directory_properties(fd: &OwnedFd) -> DirectoryProperties {
     DirectoryProperties([flags, more[0], more[1], more[2], more[3]])
 }
 
+/// What fits `small` bytes, and is asked for again where it does not: with room for the most that there can be of names or a value.
+fn fitting(small: usize, ask: impl Fn(&mut [u8]) -> isize) -> io::Result<Vec<u8>> {
+    const MOST_ATTRIBUTE_BYTES: usize = 64 << 10;
+    let mut found = vec![0_u8; small];
+    let mut result = check_size(ask(&mut found));
+    if matches!(&result, Err(error) if number_of(error) == ERANGE) {
+        found.resize(MOST_ATTRIBUTE_BYTES, 0);
+        result = check_size(ask(&mut found));
+    }
+    found.truncate(result?);
+    found.shrink_to_fit();
+    Ok(found)
+}
+
 /// Names of extended attributes, each with a null byte behind it; none where there are no such things.
 pub fn attribute_names(fd: &OwnedFd) -> io::Result<Vec<u8>> {
-    let mut names = vec![0_u8; 64];
     // SAFETY: there is room for as much as said.
-    let result = check_size(unsafe { flistxattr(fd.as_raw_fd(), names.as_mut_ptr().cast(), names.len()) });
-    match result {
+    let names = fitting(64, |room| unsafe { flistxattr(fd.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) });
+    match names {
         Err(error) if number_of(&error) == EOPNOTSUPP => Ok(Vec::new()),
-        result => {
-            names.truncate(result?);
-            Ok(names)
-        }
+        names => names,
+    }
+}
+
+/// The value of an extended attribute; `None` where it is not there.
+pub fn attribute(fd: &OwnedFd, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    let name = text(name)?;
+    // SAFETY: the name ends, and there is room for as much as said.
+    let ask =
+        |room: &mut [u8]| unsafe { fgetxattr(fd.as_raw_fd(), name.as_ptr(), room.as_mut_ptr().cast(), room.len()) };
+    match fitting(256, ask) {
+        Err(error) if matches!(number_of(&error), ENODATA | EOPNOTSUPP) => Ok(None),
+        value => value.map(Some),
     }
 }
 
@@ -1071,12 +1097,7 @@ pub fn set_attribute(fd: &OwnedFd, name: &[u8], value: &[u8]) -> io::Result<()> 
 
 /// Whether an extended attribute is there and has this value.
 pub fn has_attribute(fd: &OwnedFd, name: &[u8], value: &[u8]) -> bool {
-    let mut found = [0_u8; 64];
-    // SAFETY: the name ends, and there is room for as much as said.
-    let length = text(name).and_then(|name| {
-        check_size(unsafe { fgetxattr(fd.as_raw_fd(), name.as_ptr(), found.as_mut_ptr().cast(), 64) })
-    });
-    length.map_or(false, |length| &found[..length] == value)
+    matches!(attribute(fd, name), Ok(Some(found)) if found == value)
 }
 
 pub fn set_size(fd: &OwnedFd, size: u64) -> io::Result<()> {
@@ -1095,6 +1116,21 @@ fn seek_by(fd: &OwnedFd, offset: i64, whence: c_int) -> io::Result<()> {
 /// Goes to an offset.
 pub fn seek(fd: &OwnedFd, offset: u64) -> io::Result<()> {
     seek_by(fd, offset as i64, 0)
+}
+
+/// Where the next bytes of a file lie that are no hole, from an offset on: their begin and end. `None`: only holes follow.
+pub fn next_data(fd: &OwnedFd, offset: u64) -> io::Result<Option<(u64, u64)>> {
+    const SEEK_DATA: c_int = 3;
+    const SEEK_HOLE: c_int = 4;
+    // SAFETY: plain call.
+    let find = |offset: u64, what| match unsafe { lseek(fd.as_raw_fd(), offset as i64, what) } {
+        found @ 0.. => Ok(found as u64),
+        _ => Err(io::Error::last_os_error()),
+    };
+    match find(offset, SEEK_DATA).and_then(|begin| Ok((begin, find(begin, SEEK_HOLE)?))) {
+        Err(error) if number_of(&error) == ENXIO => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 /// Leaves a hole where there would be so many bytes.
@@ -1359,6 +1395,8 @@ pub struct Program<'a> {
     pub from_deaf: bool,
     /// Who it is, with which group and others; `None`: who this process is.
     pub user: Option<(u32, u32, &'a [u32])>,
+    /// It stops before it is the program, until somebody has it go on.
+    pub stopped: bool,
 }
 
 /// Starts a program in a session of its own, in the current directory.
@@ -1501,6 +1539,9 @@ unsafe fn become_program(birth: &Birth<'_>) {
         {
             return;
         }
+    }
+    if program.stopped {
+        kill(getpid(), SIGSTOP);
     }
     execve(birth.path.as_ptr(), birth.arguments.as_ptr(), birth.environment.as_ptr());
 }

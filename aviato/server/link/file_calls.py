@@ -143,6 +143,25 @@ class FileCalls:
         """A directory and all that is in it as an archive, in pieces. `aclose()` it when leaving early."""
         return self._read({"op": "read_tree", "path": path})
 
+    @property
+    def knows_layers(self) -> bool:
+        """Whether it can send the sandbox's layer. That it has one is known once it is asked for."""
+        return "layer" in self.hello["features"]
+
+    def read_layer(self) -> ReadChannel:
+        """What the sandbox has written over its image, as a layer's tar, in pieces. `aclose()` it when leaving early.
+
+        All commands stand still from before the first piece until the last one, or until it is left, however it is: `opened()`
+        comes once they do.
+
+        Raises:
+            AviatoValidationError: from `opened()` and the iteration; reason `no_layer`: it has none.
+            SandboxFileError: reason `name`: something in it has a name that no layer can have; `too_large`; `timeout`: its
+                commands did not come to a standstill.
+            SandboxUnavailableError: reason `ending`: it ends.
+        """
+        return self._read({"op": "read_layer"})
+
     async def write_file(
         self,
         path: str,

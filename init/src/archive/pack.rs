@@ -1,11 +1,14 @@
-//! A directory tree as an archive, in bounded steps, while others may change it.
+//! A directory tree as an archive, in bounded steps, while others may change it. With its owners and all else that a layer of an image
+//! has, if it is one.
 
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
+use super::sparse::Pieces;
 use super::tar::{self, Kind, Member};
 use super::{Trouble, MOST_PENDING_BYTES};
 use crate::directory::{self, Names};
+use crate::layer::pack as layer;
 use crate::paths::is_of_the_kernel;
 use crate::sys::{self, Stat, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_RDONLY};
 
@@ -19,7 +22,10 @@ const BLOCK_BYTES: u64 = 512;
 struct File {
     fd: OwnedFd,
     name: Vec<u8>,
+    /// Of the piece that is coming.
     left: u64,
+    /// Those that follow, the last one first: where they begin, and how long they are.
+    pieces: Pieces,
     padding: usize,
 }
 
@@ -33,6 +39,8 @@ pub struct Packer {
     folder: Option<(Vec<u8>, Names)>,
     file: Option<File>,
     surplus: u64,
+    /// Of a layer.
+    first_names: Option<layer::FirstNames>,
 }
 
 impl Packer {
@@ -46,7 +54,13 @@ impl Packer {
             folder: None,
             file: None,
             surplus: 0,
+            first_names: None,
         }
+    }
+
+    /// Of a directory that is a layer in the form of overlayfs, as images have them.
+    pub fn of_layer(top: OwnedFd) -> Packer {
+        Packer { first_names: Some(layer::FirstNames::default()), ..Packer::new(top) }
     }
 
     /// The next bytes; `None` at the end.
@@ -57,8 +71,13 @@ impl Packer {
         let mut out = Vec::new();
         if !self.begun {
             self.begun = true;
-            let found = sys::stat_open(&self.top).map_err(Trouble::os(b""))?;
-            out.extend(tar::header(&member_of(b".", Kind::Directory, &found, Vec::new())));
+            if self.first_names.is_some() {
+                let top = open_below(&self.top, b"").map_err(Trouble::os(b""))?;
+                self.layer_directory(&top, b"", &mut out)?;
+            } else {
+                let found = sys::stat_open(&self.top).map_err(Trouble::os(b""))?;
+                self.announce(member_of(b".", Kind::Directory, &found, Vec::new()), &found, &mut out)?;
+            }
         }
         for _ in 0..ENTRIES_A_PIECE {
             if self.over || out.len() >= PIECE_BYTES {
@@ -127,7 +146,15 @@ impl Packer {
         };
         match found.kind() {
             sys::S_IFDIR => {
-                out.extend(tar::header(&member_of(&below, Kind::Directory, &found, target)));
+                if self.first_names.is_some() {
+                    match sys::open_at(folder, name, directory::OPEN, 0) {
+                        Ok(fd) => self.layer_directory(&fd, &below, out)?,
+                        Err(error) if was_swapped(&error) => return Ok(()),
+                        Err(error) => return Err(Trouble::Os { member: below, error }),
+                    }
+                } else {
+                    self.announce(member_of(&below, Kind::Directory, &found, target), &found, out)?;
+                }
                 self.pending_bytes += below.len();
                 if self.pending_bytes > MOST_PENDING_BYTES {
                     let message = "is one directory too many to copy".to_owned();
@@ -136,16 +163,45 @@ impl Packer {
                 self.pending.push(below);
                 Ok(())
             }
-            sys::S_IFLNK => {
-                out.extend(tar::header(&member_of(&below, Kind::Link, &found, target)));
-                Ok(())
-            }
             sys::S_IFREG => self.begin_file(folder, name, below, out),
-            _ => {
-                out.extend(tar::header(&member_of(&below, Kind::Fifo, &found, target)));
+            sys::S_IFLNK => self.announce(member_of(&below, Kind::Link, &found, target), &found, out),
+            sys::S_IFCHR if self.first_names.is_some() && found.number == 0 => {
+                out.extend(layer::whiteout(&below)?);
                 Ok(())
             }
+            kind if self.first_names.is_some() && kind != sys::S_IFIFO => Ok(()),
+            _ => self.announce(member_of(&below, Kind::Fifo, &found, target), &found, out),
         }
+    }
+
+    fn layer_directory(&mut self, fd: &OwnedFd, path: &[u8], out: &mut Vec<u8>) -> Result<(), Trouble> {
+        let found = sys::stat_open(fd).map_err(Trouble::os(path))?;
+        let name: &[u8] = if path.is_empty() { b"." } else { path };
+        let member = member_of(name, Kind::Directory, &found, Vec::new());
+        self.announce(Member { attributes: layer::attributes(fd, path)?, ..member }, &found, out)?;
+        out.extend(layer::opaqueness(fd, path)?);
+        Ok(())
+    }
+
+    fn announce(&mut self, member: Member, found: &Stat, out: &mut Vec<u8>) -> Result<(), Trouble> {
+        let first_names = match &mut self.first_names {
+            Some(first_names) => first_names,
+            None => {
+                out.extend(tar::header(&member));
+                return Ok(());
+            }
+        };
+        layer::check(&member.name)?;
+        let first = match member.kind {
+            Kind::Link | Kind::Fifo => first_names.of(found, &member.name)?,
+            _ => None,
+        };
+        let member = match first {
+            Some(target) => Member { kind: Kind::HardLink, target, ..member },
+            None => member,
+        };
+        out.extend(layer::announced(member, found)?);
+        Ok(())
     }
 
     fn begin_file(&mut self, folder: i32, name: &[u8], below: Vec<u8>, out: &mut Vec<u8>) -> Result<(), Trouble> {
@@ -158,23 +214,50 @@ impl Packer {
             Err(error) if was_swapped(&error) => return Ok(()),
             Err(error) => return Err(Trouble::Os { member: below, error }),
         };
-        let on_disk = found.size.min(found.blocks * BLOCK_BYTES) / u64::from(found.links.max(1));
-        self.surplus += found.size - on_disk;
+        let mut member = member_of(&below, Kind::File, &found, Vec::new());
+        let mut on_disk = found.size.min(found.blocks * BLOCK_BYTES);
+        if let Some(first_names) = &mut self.first_names {
+            if let Some(target) = first_names.of(&found, &below)? {
+                let member = Member { kind: Kind::HardLink, size: 0, target, ..member };
+                return self.announce(member, &found, out);
+            }
+            member.attributes = layer::attributes(&fd, &below)?;
+            member.pieces = layer::pieces(&fd, &found, on_disk, &below)?;
+        } else {
+            on_disk /= u64::from(found.links.max(1));
+        }
+        let mut pieces = member.pieces.clone().unwrap_or_else(|| vec![(0, found.size)]);
+        let size: u64 = pieces.iter().map(|(_, length)| length).sum();
+        self.surplus += size.saturating_sub(on_disk);
         if self.surplus > MOST_SURPLUS_BYTES {
             let most = MOST_SURPLUS_BYTES >> 30;
             let message =
                 format!("is one file too many: holes and hard links would make the copy over {most} GiB longer");
             return Err(Trouble::Tree { member: below, reason: "too_large", message });
         }
-        out.extend(tar::header(&member_of(&below, Kind::File, &found, Vec::new())));
-        if found.size > 0 {
-            self.file = Some(File { fd, name: below, left: found.size, padding: tar::padding(found.size) });
+        self.announce(member, &found, out)?;
+        if size > 0 {
+            pieces.reverse();
+            self.file = Some(File { fd, name: below, left: 0, pieces, padding: tar::padding(size) });
         }
         Ok(())
     }
 
     fn go_on_with_file(&mut self, out: &mut Vec<u8>) -> Result<(), Trouble> {
         if let Some(file) = &mut self.file {
+            while file.left == 0 {
+                match file.pieces.pop() {
+                    Some((begin, length)) => {
+                        sys::seek(&file.fd, begin).map_err(Trouble::os(&file.name))?;
+                        file.left = length;
+                    }
+                    None => {
+                        out.resize(out.len() + file.padding, 0);
+                        self.file = None;
+                        return Ok(());
+                    }
+                }
+            }
             let size = file.left.min(PIECE_BYTES as u64) as usize;
             let begin = out.len();
             out.resize(begin + size, 0);
@@ -185,10 +268,6 @@ impl Packer {
                 return Err(Trouble::Tree { member: std::mem::take(&mut file.name), reason: "file", message });
             }
             file.left -= count as u64;
-            if file.left == 0 {
-                out.resize(out.len() + file.padding, 0);
-                self.file = None;
-            }
         }
         Ok(())
     }

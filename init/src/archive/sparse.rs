@@ -74,6 +74,12 @@ impl Lines {
     }
 }
 
+/// The same, to be written.
+pub fn lines_of(pieces: &Pieces) -> Vec<u8> {
+    let numbers = pieces.iter().flat_map(|(offset, length)| [*offset, *length]);
+    std::iter::once(pieces.len() as u64).chain(numbers).flat_map(|number| format!("{number}\n").into_bytes()).collect()
+}
+
 fn decimal(digits: &[u8]) -> Option<u64> {
     if !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -117,6 +123,7 @@ mod tests {
     #[test]
     fn lines_are_read_however_the_blocks_fall() {
         let text = b"3\n0\n5\n10\n2\n20\n0\nrest";
+        assert!(text.starts_with(&lines_of(&vec![(0, 5), (10, 2), (20, 0)])));
         for size in 1..text.len() {
             let (mut lines, mut pieces) = (Lines::default(), Pieces::new());
             let is_whole = text.chunks(size).find_map(|block| lines.read(block, &mut pieces).filter(|whole| *whole));

@@ -1,7 +1,8 @@
 //! The tar format: heads out, and a reader that believes nothing.
 //!
-//! Written is GNU's form, since it takes names of any bytes and length. Read are also ustar and pax, so what common programs write
-//! is understood. Of the layers of images more is read than of trees that are uploaded: owners, attributes and files with holes.
+//! Written is GNU's form, since it takes names of any bytes and length; of layers it is pax, as their readers expect. Read are also
+//! ustar and pax, so what common programs write is understood. Of the layers of images more is written and read than of trees that
+//! are copied: owners, attributes and files with holes.
 
 use std::collections::HashMap;
 
@@ -19,6 +20,12 @@ const LONGEST_LAYER_END_BYTES: usize = 64 << 20;
 /// What a key of pax begins with that has an extended attribute.
 const ATTRIBUTE: &[u8] = b"SCHILY.xattr.";
 const WITH_HOLES: u8 = b'S';
+const NAME_BYTES: usize = 100;
+/// What has no room in a head's field of an id, or of a size.
+const LARGE_ID: u32 = 1 << 21;
+const LARGE_SIZE: u64 = 1 << 33;
+/// What tells ustar and pax from GNU's form.
+const OF_PAX: &[u8; 8] = b"ustar\x0000";
 pub const END: [u8; 2 * BLOCK_BYTES] = [0; 2 * BLOCK_BYTES];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +64,8 @@ impl Kind {
     }
 }
 
+pub type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// One entry of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -74,7 +83,7 @@ pub struct Member {
     /// Of a link.
     pub target: Vec<u8>,
     /// Names and values of extended attributes, in the order of the names; read of layers only.
-    pub attributes: Vec<(Vec<u8>, Vec<u8>)>,
+    pub attributes: Attributes,
     /// Of a file with holes: where what follows it belongs.
     pub pieces: Option<Pieces>,
 }
@@ -91,20 +100,103 @@ pub fn header(member: &Member) -> Vec<u8> {
         name.push(b'/');
     }
     let mut blocks = Vec::with_capacity(BLOCK_BYTES);
-    if member.target.len() > 100 {
+    if member.target.len() > NAME_BYTES {
         blocks.extend(extension(b'K', &member.target));
     }
-    if name.len() > 100 {
+    if name.len() > NAME_BYTES {
         blocks.extend(extension(b'L', &name));
     }
-    let mut last = block(&name, member.kind.flag(), member.mode, member.size, member.mtime, &member.target);
+    blocks.extend(head_of(member, &name, member.size));
+    blocks
+}
+
+fn head_of(member: &Member, name: &[u8], size: u64) -> [u8; BLOCK_BYTES] {
+    let mut last = block(name, member.kind.flag(), member.mode, size, member.mtime, &member.target);
     if (member.uid, member.gid) != (0, 0) {
         last[108..116].copy_from_slice(&octal(member.uid.into(), 8));
         last[116..124].copy_from_slice(&octal(member.gid.into(), 8));
         sign(&mut last);
     }
-    blocks.extend(last);
-    blocks
+    last
+}
+
+/// The blocks that announce a member of a layer, `nanoseconds` later than its whole second. Of a file with holes their map is among
+/// them; its pieces follow. `None`: it has more attributes than can be read again.
+pub fn layer_header(member: &Member, nanoseconds: u32) -> Option<Vec<u8>> {
+    let mut name = member.name.clone();
+    if member.kind == Kind::Directory {
+        name.push(b'/');
+    }
+    let mut records = Vec::new();
+    let mut put = |key: &[u8], value: &[u8]| records.extend(record(key, value));
+    let mut size = member.size;
+    let map = member.pieces.as_ref().map(|pieces| {
+        let mut lines = sparse::lines_of(pieces);
+        lines.resize(lines.len() + padding(lines.len() as u64), 0);
+        size = lines.len() as u64 + pieces.iter().map(|(_, length)| length).sum::<u64>();
+        put(b"GNU.sparse.major", b"1");
+        put(b"GNU.sparse.minor", b"0");
+        put(b"GNU.sparse.name", &name);
+        put(b"GNU.sparse.realsize", member.size.to_string().as_bytes());
+        lines
+    });
+    if map.is_none() && name.len() > NAME_BYTES {
+        put(b"path", &name);
+    }
+    if member.target.len() > NAME_BYTES {
+        put(b"linkpath", &member.target);
+    }
+    for (key, id) in [(&b"uid"[..], member.uid), (b"gid", member.gid)] {
+        if id >= LARGE_ID {
+            put(key, id.to_string().as_bytes());
+        }
+    }
+    if size >= LARGE_SIZE {
+        put(b"size", size.to_string().as_bytes());
+    }
+    if nanoseconds != 0 || member.mtime < 0 {
+        put(b"mtime", seconds(member.mtime, nanoseconds).as_bytes());
+    }
+    for (key, value) in &member.attributes {
+        put(&[ATTRIBUTE, key].concat(), value);
+    }
+    let mut blocks = Vec::with_capacity(BLOCK_BYTES);
+    if !records.is_empty() {
+        if records.len() as u64 > MOST_LAYER_EXTENSION_BYTES {
+            return None;
+        }
+        blocks.extend(of_pax(block(b"./PaxHeaders/next", b'x', 0o644, records.len() as u64, 0, b"")));
+        blocks.extend_from_slice(&records);
+        blocks.resize(blocks.len() + padding(records.len() as u64), 0);
+    }
+    blocks.extend(of_pax(head_of(member, &name, size)));
+    blocks.extend(map.unwrap_or_default());
+    Some(blocks)
+}
+
+fn of_pax(mut block: [u8; BLOCK_BYTES]) -> [u8; BLOCK_BYTES] {
+    block[257..265].copy_from_slice(OF_PAX);
+    sign(&mut block);
+    block
+}
+
+/// A line of an extended header, which says its own length.
+fn record(key: &[u8], value: &[u8]) -> Vec<u8> {
+    let rest = key.len() + value.len() + 3;
+    let mut length = rest + 1;
+    while rest + length.to_string().len() != length {
+        length += 1;
+    }
+    [length.to_string().as_bytes(), b" ", key, b"=", value, b"\n"].concat()
+}
+
+/// As a number with a point; `nanoseconds` later than a whole second, which may be one before 1970.
+fn seconds(whole: i64, nanoseconds: u32) -> String {
+    match (whole, nanoseconds) {
+        (whole, 0) => whole.to_string(),
+        (0.., _) => format!("{whole}.{nanoseconds:09}"),
+        _ => format!("-{}.{:09}", -(whole + 1), 1_000_000_000 - nanoseconds),
+    }
 }
 
 fn extension(flag: u8, text: &[u8]) -> Vec<u8> {
@@ -121,14 +213,14 @@ fn block(name: &[u8], flag: u8, mode: u32, size: u64, mtime: i64, target: &[u8])
         let count = data.len().min(most);
         block[at..at + count].copy_from_slice(&data[..count]);
     };
-    put(0, name, 100);
+    put(0, name, NAME_BYTES);
     put(100, &octal(u64::from(mode & 0o7777), 8), 8);
     put(108, &octal(0, 8), 8);
     put(116, &octal(0, 8), 8);
     put(124, &octal(size, 12), 12);
     put(136, &octal(mtime.max(0) as u64, 12), 12);
     put(156, &[flag], 1);
-    put(157, target, 100);
+    put(157, target, NAME_BYTES);
     put(257, b"ustar  \0", 8);
     sign(&mut block);
     block
@@ -634,13 +726,9 @@ mod tests {
     }
 
     fn pax(records: &[(&str, &str)]) -> Vec<u8> {
-        let mut content = String::new();
-        for (key, value) in records {
-            let rest = key.len() + value.len() + 3;
-            let length = (rest + 1..).find(|length| rest + length.to_string().len() == *length).unwrap();
-            content += &format!("{length} {key}={value}\n");
-        }
-        [head(b"pax", b'x', content.len() as u64, &[]), padded(content.into_bytes())].concat()
+        let content: Vec<u8> =
+            records.iter().flat_map(|(key, value)| record(key.as_bytes(), value.as_bytes())).collect();
+        [head(b"pax", b'x', content.len() as u64, &[]), padded(content)].concat()
     }
 
     fn layer(stream: &[u8], size: usize) -> Result<Vec<(Member, Vec<u8>)>, Trouble> {
@@ -727,6 +815,49 @@ mod tests {
         let directory =
             [pax(&[("GNU.sparse.size", "0"), ("GNU.sparse.map", "0,0")]), head(b"d", b'5', 0, &[])].concat();
         assert!(layer(&directory, 512).is_err());
+    }
+
+    #[test]
+    fn a_layer_that_is_written_is_read_as_it_was() {
+        let long = [&b"d/"[..], &[0xff; 300]].concat();
+        let attributes = vec![(b"user.a".to_vec(), b"1\n=".to_vec()), (b"user.b".to_vec(), Vec::new())];
+        let members = [
+            Member { kind: Kind::Directory, mode: 0o3770, uid: 7, attributes, ..file(b"d", 0) },
+            Member { uid: 1 << 30, gid: u32::MAX - 1, mode: 0o4711, ..file(&long, 700) },
+            Member { kind: Kind::Link, target: vec![0xfe; 200], ..file(b"l", 0) },
+            Member { kind: Kind::HardLink, target: long.clone(), ..file(b"h", 0) },
+            Member { kind: Kind::Fifo, gid: 9, ..file(b"p", 0) },
+            Member { pieces: Some(vec![(3, 4), (1 << 40, 5)]), ..file(&[&long[..], b"s"].concat(), 1 << 41) },
+            Member { pieces: Some(vec![]), ..file(b"hole", 1 << 50) },
+        ];
+        let mut stream = Vec::new();
+        for member in &members {
+            stream.extend(layer_header(member, 5).unwrap());
+            let size = member.pieces.as_ref().map_or(member.size, |pieces| pieces.iter().map(|(_, one)| one).sum());
+            stream.resize(stream.len() + size as usize + padding(size), 0);
+        }
+        stream.extend_from_slice(&END);
+        for size in [1, 511, stream.len()] {
+            let mut found = layer(&stream, size).unwrap();
+            found[0].0.name = b"d".to_vec(); // It is written with a slash.
+            assert_eq!(found.into_iter().map(|(member, _)| member).collect::<Vec<_>>(), members, "by {size}");
+        }
+        let large = vec![(b"user.a".to_vec(), vec![0; 1 << 20])];
+        assert!(layer_header(&Member { attributes: large, ..file(b"f", 0) }, 0).is_none());
+    }
+
+    #[test]
+    fn times_are_written_to_the_nanosecond() {
+        for (whole, nanoseconds, text) in [
+            (12, 0, "12"),
+            (12, 5, "12.000000005"),
+            (0, 1, "0.000000001"),
+            (-1, 500_000_000, "-0.500000000"),
+            (-2, 0, "-2"),
+            (-2, 999_999_999, "-1.000000001"),
+        ] {
+            assert_eq!(seconds(whole, nanoseconds), text);
+        }
     }
 
     #[test]

@@ -32,6 +32,11 @@ impl Open {
     pub fn is_use(&self) -> bool {
         !matches!(self, Open::Outgoing(outgoing) if outgoing.is_over())
     }
+
+    /// Whether everybody is to stand still for it.
+    pub fn wants_pause(&self) -> bool {
+        matches!(self, Open::Outgoing(outgoing) if outgoing.wants_pause())
+    }
 }
 
 impl Supervisor {

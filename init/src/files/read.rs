@@ -1,12 +1,13 @@
 //! Files and trees on their way out.
 
 use std::io;
-use std::os::unix::io::OwnedFd;
+use std::os::unix::io::{AsRawFd, OwnedFd};
 
 use super::listing::describe;
 use super::Open;
 use crate::archive::pack::Packer;
 use crate::connection::Source;
+use crate::directory;
 use crate::errors::{Fields, Refused};
 use crate::frames::{self, Head};
 use crate::json::Value;
@@ -18,6 +19,8 @@ use crate::sys::{self, Stat, AT_FDCWD, O_NOCTTY, O_NONBLOCK, O_PATH, O_RDONLY};
 const PIECE_BYTES: usize = 256 << 10;
 /// What no file that was made inside can pass; one of an image may.
 const MOST_BYTES: u64 = 4 << 30;
+/// The file system that has several others as one.
+const OVERLAY: i64 = 0x794C_7630;
 
 enum Contents {
     /// The rest of a file, which code inside may write to as fast as it is read; so many bytes at most.
@@ -27,6 +30,8 @@ enum Contents {
         most: u64,
     },
     Tree(Box<Packer>),
+    /// Of the sandbox's layer, for which everybody stands still; nothing until they do.
+    Layer(Option<Box<Packer>>),
     Over,
 }
 
@@ -49,6 +54,16 @@ impl Outgoing {
         matches!(self.contents, Contents::Over)
     }
 
+    /// Whether there may be something to send.
+    fn has_begun(&self) -> bool {
+        !matches!(self.contents, Contents::Over | Contents::Layer(None))
+    }
+
+    /// Whether what it reads must not change meanwhile.
+    pub fn wants_pause(&self) -> bool {
+        matches!(self.contents, Contents::Layer(_))
+    }
+
     /// The server has taken this much.
     pub fn credit(&mut self, taken: u64) {
         self.credit = self.credit.max(taken);
@@ -56,8 +71,10 @@ impl Outgoing {
 
     fn next_piece(&mut self) -> Result<Option<Vec<u8>>, Refused> {
         match &mut self.contents {
-            Contents::Over => Ok(None),
-            Contents::Tree(packer) => packer.next_piece().map_err(|trouble| trouble.refusal(&self.path)),
+            Contents::Over | Contents::Layer(None) => Ok(None),
+            Contents::Tree(packer) | Contents::Layer(Some(packer)) => {
+                packer.next_piece().map_err(|trouble| trouble.refusal(&self.path))
+            }
             Contents::File { fd, position, most } => {
                 let mut piece = vec![0; PIECE_BYTES];
                 let count = sys::read_some(fd, &mut piece).map_err(|error| Refused::os(&self.path, &error))?;
@@ -175,6 +192,54 @@ impl Supervisor {
         Ok(())
     }
 
+    pub fn begin_read_layer(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let window = fields.size("window")?;
+        if !self.has_layer() {
+            let message = "the sandbox has no layer of its own over those of an image";
+            return Err(Refused::new("VALIDATION", "no_layer", message));
+        }
+        self.pause()?;
+        let outgoing = Outgoing::new(Contents::Layer(None), b"/", window);
+        self.open.insert(channel, Open::Outgoing(outgoing));
+        if self.pause.is_still() {
+            self.begin_layers();
+        }
+        Ok(())
+    }
+
+    /// Whether what it writes lies over what others have, too, and alone.
+    fn has_layer(&self) -> bool {
+        let is_overlay = |fd: &OwnedFd| sys::file_system_of(fd).map(|found| found.kind == OVERLAY);
+        let root = sys::open_at(AT_FDCWD, b"/", O_PATH, 0).and_then(|fd| is_overlay(&fd));
+        let layer = self.watch.disk.layer().map(is_overlay);
+        let is_own = self.commands.subreapers.is_none();
+        is_own && matches!((root, layer), (Ok(true), Some(Ok(false))))
+    }
+
+    /// Everybody stands still: begins to send what waits for that.
+    pub fn begin_layers(&mut self) {
+        let is_waiting = |open: &Open| matches!(open, Open::Outgoing(Outgoing { contents: Contents::Layer(None), .. }));
+        let waiting: Vec<u16> =
+            self.open.iter().filter(|(_, open)| is_waiting(open)).map(|(channel, _)| *channel).collect();
+        for channel in waiting {
+            if let Err(error) = self.begin_layer(channel) {
+                self.refuse(channel, &Refused::os(b"/", &error));
+            }
+        }
+    }
+
+    fn begin_layer(&mut self, channel: u16) -> io::Result<()> {
+        let layer = self.watch.disk.layer().ok_or_else(|| io::Error::from_raw_os_error(sys::ENOENT))?;
+        let top = sys::open_at(layer.as_raw_fd(), b".", directory::OPEN, 0)?;
+        let said = describe(b"/", &sys::stat_open(&top)?, None);
+        if let Some(Open::Outgoing(outgoing)) = self.open.get_mut(&channel) {
+            outgoing.contents = Contents::Layer(Some(Box::new(Packer::of_layer(top))));
+            self.send(Head::of(frames::REPLY, channel), &said.to_bytes());
+            self.feed_from(Source::Transfer(channel));
+        }
+        Ok(())
+    }
+
     fn read_on(&mut self, contents: Contents, path: &[u8], channel: u16, window: u64) {
         self.open.insert(channel, Open::Outgoing(Outgoing::new(contents, path, window)));
         self.feed_from(Source::Transfer(channel));
@@ -183,7 +248,7 @@ impl Supervisor {
     /// Sends a piece of what a request reads, if there is one and it may be; true to be asked again.
     pub fn pump_transfer(&mut self, channel: u16) -> bool {
         let outgoing = match self.open.get_mut(&channel) {
-            Some(Open::Outgoing(outgoing)) if !outgoing.is_over() => outgoing,
+            Some(Open::Outgoing(outgoing)) if outgoing.has_begun() => outgoing,
             _ => return false,
         };
         if outgoing.sent.saturating_sub(outgoing.credit) >= outgoing.window {

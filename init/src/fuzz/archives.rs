@@ -1,5 +1,6 @@
 //! Archives: read, written again, and unpacked beside what they must not reach, as trees and as layers of images.
 
+use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{symlink, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::io::OwnedFd;
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::mutate::Random;
 use super::{held, Kind, SCRATCHES};
+use crate::archive::pack::Packer;
 use crate::archive::tar::{self, Item, Member, Reader, BLOCK_BYTES, LONGEST_NAME_BYTES};
 use crate::archive::unpack::Arrival;
 use crate::archive::Trouble;
@@ -123,6 +125,7 @@ impl Archives {
         }
         drop(layer.finish());
         check_layer(&inside.join("layer"));
+        unpack_again(&inside);
         assert_eq!(self.outside(), before, "it reached what lies outside");
         self.remove_inside();
     }
@@ -131,6 +134,39 @@ impl Archives {
         let mut removal = RemoveTree::new(opened(&self.scratch.0), b"inside").unwrap();
         while !removal.step().unwrap() {}
     }
+}
+
+/// Whatever was unpacked is packed, and that is what was packed.
+fn unpack_again(inside: &Path) {
+    let packed = packed(&inside.join("layer"));
+    fs::create_dir(inside.join("again")).unwrap();
+    let mut layer = Layer::new(Settings {
+        into: opened(&inside.join("again")),
+        below: Vec::new(),
+        owners: sys::effective_user() == 0,
+        limits: Limits { bytes: u64::MAX, files: u64::MAX },
+    })
+    .unwrap();
+    layer.feed(&packed).unwrap();
+    assert_eq!(layer.finish().unwrap().implied, 0);
+    let forms = |stream| members_by(Reader::of_layers(), stream, || usize::MAX).0.into_iter().map(|(member, _)| member);
+    let by_name = |stream| forms(stream).map(|member| (member.name.clone(), member)).collect::<BTreeMap<_, _>>();
+    let (first, second) = (by_name(&packed), by_name(&self::packed(&inside.join("again"))));
+    for (name, member) in &first {
+        // Which of several names comes first is not said.
+        let alike = |one: &Member| (one.mode, one.uid, one.gid, one.mtime);
+        assert_eq!(second.get(name).map(alike), Some(alike(member)), "{}", String::from_utf8_lossy(name));
+    }
+    assert_eq!(first.len(), second.len());
+}
+
+fn packed(top: &Path) -> Vec<u8> {
+    let mut packer = Packer::of_layer(opened(top));
+    let mut stream = Vec::new();
+    while let Some(piece) = packer.next_piece().unwrap() {
+        stream.extend(piece);
+    }
+    stream
 }
 
 fn arrive(arrival: &mut Arrival, input: &[u8], random: &mut Random) -> Result<(), Trouble> {

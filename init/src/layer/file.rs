@@ -101,7 +101,7 @@ pub fn set_attributes(fd: &OwnedFd, path: &[u8], attributes: &[(Vec<u8>, Vec<u8>
 }
 
 /// Whether an extended attribute is taken: what overlayfs reads would let a layer reach what is not its own.
-fn is_kept(name: &[u8]) -> bool {
+pub fn is_kept(name: &[u8]) -> bool {
     name.starts_with(b"user.") && !name.starts_with(b"user.overlay.") && name.len() <= 255 && !name.contains(&0)
 }
 

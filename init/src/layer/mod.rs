@@ -2,8 +2,11 @@
 //!
 //! The archive is a stranger's. No name in it leads out of the directory, no link on the way is followed, and what it may take of
 //! the disk and of memory is bounded.
+//!
+//! And the other way round: such a directory as a layer's tar (`pack`).
 
 mod file;
+pub mod pack;
 mod places;
 mod unpack;
 
@@ -16,6 +19,8 @@ use crate::zygote::take_subordinate_ids;
 
 pub use unpack::Layer;
 
+const WHITEOUT: &[u8] = b".wh.";
+const OPAQUE_DIRECTORY: &[u8] = b".wh..wh..opq";
 const PIECE_BYTES: usize = 1 << 20;
 const LONGEST_SHOWN_BYTES: usize = 1000;
 

@@ -8,9 +8,9 @@ use crate::archive::Trouble;
 use crate::directory;
 use crate::sys::{self, Stat};
 
-const LONGEST_PART_BYTES: usize = 255;
+pub const LONGEST_PART_BYTES: usize = 255;
 /// So many parts a path may have: each directory on the way is kept open for the next one.
-const MOST_PARTS: usize = 256;
+pub const MOST_PARTS: usize = 256;
 pub const OPAQUE: &[u8] = b"user.overlay.opaque";
 pub const YES: &[u8] = b"y";
 

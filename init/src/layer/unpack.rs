@@ -9,17 +9,15 @@ use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
 use super::file::{is_given, set_attributes, File, SPECIAL};
 use super::places::{checked, find_below, split, Places, OPAQUE, YES};
-use super::{Limits, Settings, Unpacked};
+use super::{Limits, Settings, Unpacked, OPAQUE_DIRECTORY, WHITEOUT};
 use crate::archive::tar::{Item, Kind, Member, Reader};
 use crate::archive::{Trouble, MOST_PENDING_BYTES};
 use crate::directory::{self, RemoveTree};
 use crate::sys::{self, O_CREAT, O_EXCL, O_NOFOLLOW, O_WRONLY};
 
 const NEW: i32 = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
-const WHITEOUT: &[u8] = b".wh.";
 /// Of what is for whoever keeps layers, and is no whiteout.
 const OWN: &[u8] = b".wh..wh.";
-const OPAQUE_DIRECTORY: &[u8] = b".wh..wh..opq";
 /// What a name that is remembered takes beside its bytes.
 const NAME_BYTES: usize = 150;
 /// Files belong to one of so many users and groups; all others are nobody.
@@ -394,7 +392,7 @@ impl Layer {
     }
 }
 
-fn joined(above: &[u8], name: &[u8]) -> Vec<u8> {
+pub fn joined(above: &[u8], name: &[u8]) -> Vec<u8> {
     if above.is_empty() {
         name.to_vec()
     } else {

@@ -39,13 +39,18 @@ struct Folder {
 
 impl Folder {
     fn open(named: &OwnedFd) -> io::Result<Folder> {
-        let mode = sys::stat_open(named)?.permissions();
-        let is_readable = mode & 0o500 == 0o500;
-        if !is_readable {
-            sys::set_mode(named, mode | 0o500)?;
-        }
         // By way of /proc: where the root itself cannot be searched, there is no other.
-        let fd = reopen(named, O_RDONLY | O_DIRECTORY)?;
+        let open = || reopen(named, O_RDONLY | O_DIRECTORY);
+        let mode = sys::stat_open(named)?.permissions();
+        // Who may read everything has no need to change anything, which others could see.
+        let (fd, is_readable) = match open() {
+            Ok(fd) if mode & 0o100 != 0 || sys::stat_at(fd.as_raw_fd(), b".").is_ok() => (fd, true),
+            Err(error) if sys::number_of(&error) != sys::EACCES => return Err(error),
+            _ => {
+                sys::set_mode(named, mode | 0o500)?;
+                (open()?, false)
+            }
+        };
         Ok(Folder { names: Names::new(fd), mode: (!is_readable).then_some(mode) })
     }
 }

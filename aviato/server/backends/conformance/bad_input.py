@@ -246,6 +246,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "read": {"path": "/etc/hosts", "max_bytes": None, "window": 1 << 20},
     "write": {"path": "/tmp/new", "mode": None, "size": None},
     "read_tree": {"path": "/tmp", "window": 1 << 20},
+    "read_layer": {"window": 1 << 20},
     "write_tree": {"path": "/tmp/new"},
 }
 """What each operation cannot be without."""
