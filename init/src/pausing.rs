@@ -9,6 +9,8 @@ use crate::sys;
 /// Pauses between two looks whether everybody has come to a standstill, which grow, and while they stand.
 const FIRST_SECONDS: f64 = 0.0005;
 const LONGEST_SECONDS: f64 = 0.1;
+/// So many times as long as a look took there is no other, once they stand.
+const REST: f64 = 20.0;
 /// So long is waited for those that the kernel lets take no signal. Who waits in a `vfork` does nothing else either.
 const NEARLY_SECONDS: f64 = 1.0;
 /// So long is waited for others: a large write goes on until it is done.
@@ -102,9 +104,10 @@ impl Job for Stopping {
         if supervisor.pause.number != Some(self.number) {
             return Step::Done;
         }
+        let before = supervisor.looper.now();
         let still = supervisor.processes.keep_still();
         if supervisor.pause.is_still {
-            return Step::After(LONGEST_SECONDS);
+            return Step::After(LONGEST_SECONDS.max(REST * (supervisor.looper.now() - before)));
         }
         match still {
             Ok(still) if self.is_done(still, &supervisor.looper) => {

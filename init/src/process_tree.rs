@@ -68,8 +68,8 @@ struct Descent {
 pub const NOBODY: u64 = u64::MAX;
 /// So many times processes that are found one by one are stopped, until no new ones are found.
 const ROUNDS: usize = 200;
-/// The same for a pause, before which nobody is counted on to be found.
-const PAUSE_ROUNDS: usize = 20;
+/// The same for a pause, at the end of which all are stopped in any case.
+const PAUSE_ROUNDS: usize = 8;
 
 impl Processes {
     pub fn new() -> io::Result<Processes> {
