@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from aviato import defaults as checks
-from aviato.calls import forking, sandbox_config
+from aviato.calls import sandbox_config
 from aviato.calls.sandbox_state import SandboxState, begin, call
 from aviato.values.parameters import suggests
 from aviato.wire.ids import new_sandbox_id
@@ -52,6 +52,8 @@ class SandboxSnapshots:
             SandboxSnapshotError: it could not be taken; its `reason` says why.
             SandboxError: the sandbox ended.
         """
+        from aviato.calls import forking
+
         name = forking.name(name)
         seconds = None if expires_after_seconds is None else checks.seconds("expires_after_seconds", expires_after_seconds)
         self._state.used = True
@@ -78,6 +80,7 @@ class SandboxSnapshots:
         Raises:
             TypeError, AviatoValidationError: an argument that cannot be meant; it is named.
         """
+        from aviato.calls import forking
         from aviato.core import snapshots
 
         fork = snapshots.Fork(self._state.handle, forking.count(n))
@@ -143,6 +146,8 @@ class SandboxSnapshots:
         Raises (from the handle):
             SandboxSnapshotError: the server does not know it (`not_found`), unless `missing_ok`.
         """
+        from aviato.calls import forking
+
         connection = sandbox_config.connection(defaults, base_url, request_timeout_seconds)
         wanted = forking.snapshot_id(snapshot_id)
 

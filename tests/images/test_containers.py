@@ -200,6 +200,7 @@ apt-get install -y -q /tmp/own.deb > /tmp/apt.log 2>&1 || { cat /tmp/apt.log; ex
 
 
 @pytest.mark.long
+@pytest.mark.timeout(280)
 def test_debian(url: str, tmp_path: Path) -> None:
     """What a distribution's own tools do, in an image of it."""
     if os.geteuid() != 0 or shutil.which("debootstrap") is None:

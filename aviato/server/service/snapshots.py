@@ -10,6 +10,7 @@ from aviato.exceptions import AviatoError, SandboxImageError, SandboxSnapshotErr
 from aviato.server.images.image_index import RecordedSnapshot
 from aviato.server.images.image_snapshots import NewSnapshot, check_name
 from aviato.server.images.platforms import this_platform
+from aviato.server.link.file_calls import InTime
 from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.registry import error_of_gone, running
 from aviato.server.states import State
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from aviato.server.images.resolved import ResolvedImage
     from aviato.server.images.store import ImageStore
     from aviato.server.images.stored_image import StoredImage
+    from aviato.server.link.channels import ReadChannel
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.registry import Registry
     from aviato.server.service.slots import Slots
@@ -161,9 +163,13 @@ class Snapshots:
             new = NewSnapshot(
                 recorded=recorded, image_id=image.image_id, names=tuple(names), architecture=this_platform().architecture
             )
+            if not link.knows_layers:
+                message = f"sandbox {sandbox_id} was made by a version that takes no snapshots"
+                raise SandboxSnapshotError(message, sandbox_id=sandbox_id, reason="no_layers")
             reader = link.read_layer()
             try:
-                await reader.opened()
+                async with InTime("/"):
+                    await reader.opened()
                 return _info(await store.snapshot(_pieces(reader), new))
             except SandboxGone as gone:
                 raise await error_of_gone(sandbox, gone) from None
@@ -210,8 +216,12 @@ _Stored = list["StoredImage"]
 """Within the class `list` is its method."""
 
 
-async def _pieces(reader: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    async for piece in reader:
+async def _pieces(reader: ReadChannel) -> AsyncIterator[bytes]:
+    while True:
+        async with InTime("/"):
+            piece = await anext(reader, None)
+        if piece is None:
+            return
         yield piece
 
 
