@@ -351,6 +351,11 @@ impl Processes {
         self.told(pid, "stat").map_or(false, |text| matches!(state_in(&text), Some(b'T' | b't')))
     }
 
+    /// Whether it stands still by a signal. Who stands for its tracer goes on by itself, and would not after a signal of ours.
+    fn is_stopped_by_signal(&self, pid: i32) -> bool {
+        self.told(pid, "stat").map_or(false, |text| state_in(&text) == Some(b'T'))
+    }
+
     /// The thread that traces a process, dead or alive, if it is none of this process; and whether that is dead.
     fn tracer_of(&self, pid: i32) -> (bool, Option<i32>) {
         let text = self.told(pid, "status").unwrap_or_default();
@@ -395,7 +400,7 @@ impl Processes {
     pub fn freeze(&self, before: &[i32]) {
         let mut standstill = self.standstill.borrow_mut();
         if standstill.wanted == 0 && before.len() <= MANY {
-            standstill.stopped = before.iter().copied().filter(|pid| self.is_stopped(*pid)).collect();
+            standstill.stopped = before.iter().copied().filter(|pid| self.is_stopped_by_signal(*pid)).collect();
         }
         standstill.wanted += 1;
         self.signal_all(sys::SIGSTOP);
@@ -429,8 +434,11 @@ impl Processes {
         let mut others: HashSet<i32> = HashSet::new();
         if self.standstill.borrow().wanted == 0 {
             for _ in 0..PAUSE_ROUNDS {
-                let (stopped, running): (Vec<i32>, Vec<i32>) =
-                    self.all()?.into_iter().filter(|pid| !ours.contains(pid)).partition(|pid| self.is_stopped(*pid));
+                let (stopped, running): (Vec<i32>, Vec<i32>) = self
+                    .all()?
+                    .into_iter()
+                    .filter(|pid| !ours.contains(pid))
+                    .partition(|pid| self.is_stopped_by_signal(*pid));
                 others = stopped.into_iter().collect();
                 if running.is_empty() {
                     break;

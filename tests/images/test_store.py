@@ -439,8 +439,8 @@ async def test_a_process_that_is_killed_leaves_what_the_next_one_goes_on_with(st
         registry.faults = {f"/v2/some/image/blobs/{blob}": cut_after(registry, 1_000_000, hang=True)}
         process = pull_elsewhere(store, reference)
         part = store._directory / "blobs" / f"{blob[7:]}.part"
-        deadline = time.monotonic() + 20
-        while not part.exists() or part.stat().st_size < 700_000:
+        deadline = time.monotonic() + 50
+        while not part.exists() or part.stat().st_size < 700_000 or digest_of(BASE)[7:] not in layers(store):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
         # What it needs is kept from whoever sweeps meanwhile.
