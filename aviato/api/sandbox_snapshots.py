@@ -61,7 +61,9 @@ class SandboxSnapshots:
         async def work(handle: SandboxHandle) -> Snapshot:
             from aviato.core import snapshots
 
-            return await snapshots.take(handle, name, seconds)
+            taken = await snapshots.take(handle, name, seconds)
+            self._count()
+            return taken
 
         return begin(self._state.do(work), f"snapshot of {self._state.sandbox_id}")
 
@@ -98,12 +100,17 @@ class SandboxSnapshots:
         async def work(handle: SandboxHandle) -> Snapshot:
             from aviato.core import snapshots
 
-            snapshot = await snapshots.take(handle, None, None)
+            taken = await snapshots.take(handle, None, None)
+            self._count()
             self._state.stopped = True
             await handle.stop(grace_seconds)
-            return snapshot
+            return taken
 
         return begin(self._state.do(work), f"stop {self._state.sandbox_id} with a snapshot", shared=True)
+
+    def _count(self) -> None:
+        if self._state.metrics is not None:
+            self._state.metrics.snapshot_taken()
 
     @classmethod
     @suggests
@@ -158,6 +165,8 @@ class SandboxSnapshots:
 
 
 def _child(parent: SandboxState, config: sandbox_config.SandboxConfig, fork: Fork) -> SandboxState:
+    if parent.metrics is not None:
+        parent.metrics.forked()
     if parent.sibling is not None:
         return parent.sibling(config, fork)
     state = SandboxState(new_sandbox_id(), config, metrics=parent.metrics)

@@ -119,7 +119,7 @@ def as_metrics(counts: Counts) -> dict[str, float | int]:
     if counts.execs.count:
         metrics["avg_exec_seconds"] = counts.execs.total / counts.execs.count
         metrics["p95_exec_seconds"] = counts.execs.percentile(95)
-    for name in ("image_pulls", "image_cache_hits", "image_pull_failures"):
+    for name in ("image_pulls", "image_cache_hits", "image_pull_failures", "snapshots", "forks"):
         if number(name):
             metrics[name] = number(name, 0)
     if counts.pulls.count:

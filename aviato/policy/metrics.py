@@ -132,6 +132,14 @@ class Metrics:
             with _lock:
                 self._current.pulls.add(info.pull_seconds)
 
+    def snapshot_taken(self) -> None:
+        """Count one snapshot that was asked for and is there; those of forks are not asked for."""
+        self._add("snapshots")
+
+    def forked(self) -> None:
+        """Count one child of a fork."""
+        self._add("forks")
+
     def retry(self) -> None:
         """Count one repeated request."""
         self._add("retries")

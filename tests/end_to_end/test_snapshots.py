@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -143,6 +144,8 @@ def test_children_of_a_fork(session: Session) -> None:
     assert run(grandchild, "cat text") == "prepared\n3\n"
     assert session.sandbox_count == 10
     _no_snapshots_of(parent.sandbox_id, children[3].sandbox_id)
+    counted = session.get_metrics()
+    assert (counted["aviato/forks"], counted["aviato/sandboxes_created"], "aviato/snapshots" in counted) == (9, 10, False)
 
 
 def _no_snapshots_of(*sandbox_ids: str) -> None:
@@ -301,6 +304,33 @@ def test_children_have_no_byte_of_a_sibling(session: Session, texts: list[bytes]
         assert [one.path for one in child.list_files("/workspace").result()] == ["/workspace/common", "/workspace/own"]
     for sandbox in (parent, *children):
         sandbox.stop().result()
+
+
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
+def test_a_server_that_goes_leaves_none_and_the_next_one_takes_it(
+    make_server: Any, monkeypatch: pytest.MonkeyPatch, sig: signal.Signals
+) -> None:
+    server = make_server()
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+    with Session() as session:
+        parent = session.sandbox(detached=True)
+        run(parent, "for n in $(seq 200); do head -c 400000 /dev/urandom >f$n; done; cat f* | md5sum >sum")
+        going = parent.snapshot()
+        children = parent.fork(2)
+        store = next(Path(server.state_dir).glob("images/ids-*"))
+        deadline = time.monotonic() + 20
+        while not [*store.glob("blobs/*.tree/root/workspace/f*")] and not going.done():
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        server.stop(sig)
+        server.restart()
+        taken = going.result()
+        others = [session.sandbox(container_image=taken.snapshot_id), *children]
+        for one in others:
+            assert run(one, "cat f* | md5sum | cmp - sum && echo whole") == "whole\n"
+        assert run(parent, "cat f* | md5sum | cmp - sum && echo whole") == "whole\n"
+        assert [one.snapshot_id for one in Sandbox.list_snapshots().result() if one.expires_at is None] == [taken.snapshot_id]
+        parent.stop().result()
 
 
 @pytest.mark.long

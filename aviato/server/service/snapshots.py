@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from aviato.server.service.slots import Slots
     from aviato.wire.snapshots import TakeSnapshot
 
-MOST_OF_A_KEY = 256
+MOST_OF_A_KEY = 64
 """Snapshots that an API key may have at once."""
 
 
