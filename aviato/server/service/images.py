@@ -65,10 +65,7 @@ class Images:
                 return _info(here, reference)
         if caller.tenant is not None:
             # It would come by credentials of the server's user, from whatever host its name says.
-            raise SandboxImageError(
-                f"image {reference!r} is not here, and this API key pulls none; let the operator `aviato image pull` it",
-                reason="image_not_here",
-            )
+            raise not_for_a_key(reference)
         pull = pull or self._known(reference)  # Somebody else may have asked meanwhile.
         if pull is None:
             pull = self._pulls[reference] = _Pull(reference)
@@ -211,6 +208,14 @@ class _Pull:
         said = {"status": "failed", "message": message, "reason": reason, "retryable": retryable}
         self.info = self.info.model_copy(update=said)
         self.forgotten_at = time.monotonic() + REMEMBERED_SECONDS
+
+
+def not_for_a_key(reference: str) -> SandboxImageError:
+    """What a tenant is told of an image that is not there for it."""
+    return SandboxImageError(
+        f"image {reference!r} is not here, and this API key pulls none; let the operator `aviato image pull` it",
+        reason="image_not_here",
+    )
 
 
 def _check(caller: Caller, what: str) -> None:

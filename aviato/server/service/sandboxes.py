@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from aviato.exceptions import (
     AviatoError,
     AviatoValidationError,
-    SandboxImageError,
     SandboxResourceExhaustedError,
     SandboxUnavailableError,
 )
 from aviato.server.admission import RETRY_DELAY_SECONDS
 from aviato.server.callers import OPERATOR
+from aviato.server.service.images import not_for_a_key
 from aviato.server.service.limits import check_limits
 from aviato.server.service.live_sandbox import LiveSandbox, info_of
 from aviato.server.states import State
@@ -169,13 +169,11 @@ class Sandboxes:
         """As `create`, of an id that is taken for new; whatever is raised, the id may have been on record."""
         self._check(request)
         image = self._backend.resolve_image(request.image, fallback=request.image_fallback)
-        hidden = image.is_snapshot and not caller.sees(image.owner)
-        if hidden or (not image.is_here and caller.tenant is not None):
+        if image.is_snapshot and not caller.sees(image.owner):
+            raise not_for_a_key(image.reference)
+        if not image.is_here and caller.tenant is not None:
             # It would come by credentials of the server's user, from whatever host its name says.
-            raise SandboxImageError(
-                f"image {image.reference!r} is not here, and this API key pulls none; let the operator `aviato image pull` it",
-                reason="image_not_here",
-            )
+            raise not_for_a_key(image.reference)
         client = _process(peer) if request.detached or request.lease_id is None else ""
         body = _body(request)
         self._slots.check_room(caller.tenant, request.lease_id or client, len(body))

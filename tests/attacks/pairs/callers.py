@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from aviato.wire.frames import FrameType, encode
-from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
+from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id, new_snapshot_id
 from aviato.wire.session import PIECE_BYTES, WHOLE, WINDOW_BYTES, encode_head, encode_opening
 from tests.attacks.registry import Area, Arena, Patch
 from tests.conftest import RunningServer, make_state_dir, remove, start_server
@@ -40,6 +40,10 @@ LISTED = area.defence(
 JOINED = area.defence(
     "creates join a tenant's own",
     patches=(Patch("server/service/sandboxes.py", " or not caller.sees(record.owner)", ""),),
+)
+SNAPSHOTS = area.defence(
+    "a snapshot is an image for its tenant",
+    patches=(Patch("server/service/sandboxes.py", "if image.is_snapshot and not caller.sees(image.owner):", "if False:"),),
 )
 ENDED = area.defence(
     "leases end by their tenant",
@@ -324,6 +328,16 @@ def ask(place: Place) -> bool:
     with place.session("narrow") as session:
         session.sendall(request(1, "GET /v1/sandboxes"))
         return b"sandboxes" in session.recv(1 << 16).partition(b"200")[2]
+
+
+@attack("begin with another key's snapshot", SNAPSHOTS)
+def begin_with(place: Place) -> bool:
+    mine, snapshot = new_sandbox_id(), new_snapshot_id()
+    place.ask("mine", "POST", "/v1/sandboxes", {"sandbox_id": mine, "detached": True})
+    status, taken = place.ask("mine", "PUT", f"/v1/sandboxes/{mine}/snapshots/{snapshot}", {})
+    assert status == 200, taken
+    body = {"sandbox_id": new_sandbox_id(), "detached": True, "image": snapshot}
+    return place.ask("other", "POST", "/v1/sandboxes", body)[0] == 201
 
 
 @attack("fill the server's memory with bodies that it does not read", HELD)
