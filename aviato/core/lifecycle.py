@@ -55,6 +55,7 @@ class SandboxHandle:
         stopped: this side has asked for its end.
         over: the server ends it, and nobody need ask.
         releasable: nobody can begin an operation any more; the server is told once the last one has ended.
+        forking: what children that were asked for by now begin with, as far as it is not there yet; a stop waits for it.
         used_at: when the last operation of this process ended, by the monotonic clock.
     """
 
@@ -78,6 +79,7 @@ class SandboxHandle:
         self.over = False
         self.accepted = create is None
         self.slots = slots
+        self.forking: list[SharedTask[None]] = []
         self._create = create
         self._fork = fork
         self._asked_at = 0.0
@@ -351,6 +353,8 @@ class SandboxHandle:
             missing_ok = missing_ok or error is not None
         else:
             error = None
+        for fork in list(self.forking):
+            await fork.ended()
         if self.slots is not None:
             self.slots.leaving(self, True)
         try:

@@ -67,7 +67,9 @@ class Fork:
     async def taken(self) -> None:
         """Return once the image is there. It is taken once: all children are of the same moment, or fail."""
         if self._taking is None:
-            self._taking = SharedTask(self._take(), f"fork into {self.image}")
+            handle = self._parent()
+            self._taking = SharedTask(self._take(handle), f"fork into {self.image}")
+            handle.forking.append(self._taking)
         await self._taking.outcome()
 
     def begun(self) -> None:
@@ -76,8 +78,7 @@ class Fork:
         if self._left == 0 and self._taking is not None:
             background(self._remove())
 
-    async def _take(self) -> None:
-        handle = self._parent()
+    async def _take(self, handle: SandboxHandle) -> None:
         handle.enter()
         try:
             await handle.wait_running()
@@ -86,6 +87,7 @@ class Fork:
             handle.has_failed(error)
             raise
         finally:
+            handle.forking = [one for one in handle.forking if one is not self._taking]
             handle.leave()
 
     async def _remove(self) -> None:

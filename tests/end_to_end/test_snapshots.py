@@ -190,6 +190,18 @@ def test_a_child_that_fails_is_its_own_failure(session: Session) -> None:
             parent.fork(**wrong)  # type: ignore[arg-type]
 
 
+def test_what_the_parent_does_next_does_not_reach_its_children(session: Session) -> None:
+    parent = session.sandbox()
+    run(parent, "head -c 30000000 /dev/urandom >large; md5sum large >sum")
+    children = parent.fork(2)
+    parent.stop().result()
+    assert [run(child, "md5sum -c sum") for child in children] == ["large: OK\n"] * 2
+    with session.sandbox() as other:
+        run(other, "echo x >text")
+        [child] = other.fork()
+    assert run(child, "cat text") == "x\n"
+
+
 def test_of_a_sandbox_that_ends_or_has_ended(session: Session) -> None:
     parent = session.sandbox()
     parent.wait()
@@ -225,7 +237,7 @@ def test_names_expiry_and_removal(session: Session, begun: list[str]) -> None:
     assert run(session.sandbox(container_image=one.snapshot_id), "cat text") == "1\n"
     Sandbox.delete_snapshot(one.snapshot_id).result()
     assert run(using, "cat text") == "1\n"
-    with pytest.raises(SandboxImageError):
+    with pytest.raises(SandboxImageError, match="was deleted"):
         session.sandbox(container_image=one.snapshot_id).exec(["true"]).result()
     with pytest.raises(SandboxSnapshotError) as caught:
         Sandbox.delete_snapshot(one.snapshot_id).result()
@@ -248,6 +260,7 @@ def test_names_expiry_and_removal(session: Session, begun: list[str]) -> None:
         (lambda one: one.snapshot(name=""), AviatoValidationError),
         (lambda one: one.snapshot(name="oci:/x").result(), SandboxSnapshotError),
         (lambda one: one.snapshot(name="a b").result(), SandboxSnapshotError),
+        (lambda one: one.snapshot(name=new_snapshot_id()).result(), SandboxSnapshotError),
         (lambda one: one.snapshot(expires_after_seconds=0), AviatoValidationError),
         (lambda _: Sandbox.delete_snapshot("sn-x").result(), SandboxSnapshotError),
         (lambda _: Sandbox.delete_snapshot(new_snapshot_id()).result(), SandboxSnapshotError),
@@ -331,6 +344,15 @@ def test_a_server_that_goes_leaves_none_and_the_next_one_takes_it(
         assert run(parent, "cat f* | md5sum | cmp - sum && echo whole") == "whole\n"
         assert [one.snapshot_id for one in Sandbox.list_snapshots().result() if one.expires_at is None] == [taken.snapshot_id]
         parent.stop().result()
+        detached = session.sandbox(container_image=taken.snapshot_id, detached=True)
+        run(detached, "echo more >more")
+        Sandbox.delete_snapshot(taken.snapshot_id).result()
+        server.stop(signal.SIGTERM)
+        server.restart()
+        [child] = detached.fork()
+        assert run(child, "cat more; cat f* | md5sum | cmp - sum && echo whole") == "more\nwhole\n"
+        for one in (detached, *children, child):
+            one.stop().result()
 
 
 @pytest.mark.long

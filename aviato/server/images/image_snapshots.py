@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aviato.server.images.image_config import ImageConfig
-from aviato.server.images.image_errors import image_error, quoted
-from aviato.server.images.image_index import ImageRecord, Name, RecordedSnapshot
+from aviato.server.images.image_errors import image_error
+from aviato.server.images.image_index import ImageRecord, Name
 from aviato.server.images.oci_reference import parse_oci_reference
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
-    from aviato.server.images.image_index import ImageIndex, RecordedLayer
+    from aviato.server.images.image_index import ImageIndex, RecordedLayer, RecordedSnapshot
     from aviato.server.images.image_removal import ImageRemoval
     from aviato.server.images.image_uses import ImageUses
     from aviato.server.images.layer_leases import LayerLeases
@@ -33,12 +33,14 @@ class NewSnapshot:
         image_id: of the store's image that the sandbox was made of; None: of what is this machine's own.
         names: that it has, its id among them.
         architecture: of this machine.
+        expires_after_seconds: how long it stays once it is there; None: until somebody removes it.
     """
 
     recorded: RecordedSnapshot
     image_id: str | None
     names: tuple[str, ...]
     architecture: str
+    expires_after_seconds: float | None = None
 
 
 class ImageSnapshots:
@@ -94,8 +96,7 @@ class ImageSnapshots:
         names = [name for name, meant in self._index.names(anew=True).items() if meant.image_id == record.image_id]
         self._index.drop_names(names)
         assert record.snapshot is not None
-        over = RecordedSnapshot(**asdict(record.snapshot) | {"expires_at": 0.0})
-        self._index.put(ImageRecord(**{**vars(record), "snapshot": over}))
+        self._index.put(replace(record, snapshot=replace(record.snapshot, expires_at=0.0)))
 
     def remove_expired(self, in_use: Collection[str]) -> bool:
         """Take away those that are over and that no sandbox has; whether there was one. Only within `ImageIndex.alone`.
@@ -126,9 +127,10 @@ class ImageSnapshots:
         image_id = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
         recorded = new.recorded
         if base is not None and base.snapshot is not None:
-            inherited = {"base": base.snapshot.base, "interpreter": base.snapshot.interpreter}
-            recorded = RecordedSnapshot(**asdict(recorded) | inherited)
+            recorded = replace(recorded, base=base.snapshot.base, interpreter=base.snapshot.interpreter)
         now = time.time()
+        if new.expires_after_seconds is not None:
+            recorded = replace(recorded, expires_at=now + new.expires_after_seconds)
         with self._index.alone():
             record = ImageRecord(
                 image_id=image_id,
@@ -151,14 +153,3 @@ def is_over(record: ImageRecord) -> bool:
     """Whether it is a snapshot that nobody may name any more."""
     expires_at = None if record.snapshot is None else record.snapshot.expires_at
     return expires_at is not None and time.time() >= expires_at
-
-
-def check_name(name: str) -> None:
-    """See whether a snapshot may be called so.
-
-    Raises:
-        SandboxImageError: it is no name as images of registries have them.
-    """
-    wanted = parse_oci_reference(name)
-    if wanted.kind != "registry" or wanted.digest is not None:
-        raise image_error("bad_reference", f"{quoted(name)} is no name for an image: write NAME or NAME:TAG")

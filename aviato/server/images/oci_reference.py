@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aviato.server.images.image_errors import image_error, quoted
+from aviato.wire.ids import SNAPSHOT_ID
 
 DEFAULT_REGISTRY = "docker.io"
 DEFAULT_TAG = "latest"
@@ -75,6 +76,18 @@ def id_prefix(text: str) -> str | None:
     """The digits of an image id or of the beginning of one, as people write them; None if this is none."""
     match = _ID.fullmatch(text)
     return match[1] if match else None
+
+
+def parse_own_name(text: str) -> OciReference:
+    """A name that somebody here gives an image.
+
+    Raises:
+        SandboxImageError: it is none as images of registries have them, or would be taken for an id.
+    """
+    wanted = parse_oci_reference(text)
+    if wanted.kind != "registry" or wanted.digest is not None or id_prefix(text) is not None or SNAPSHOT_ID.fullmatch(text):
+        raise image_error("bad_reference", f"{quoted(text)} is no name for an image: write NAME or NAME:TAG")
+    return wanted
 
 
 def _in_registry(text: str) -> OciReference:

@@ -15,6 +15,7 @@ from aviato.server.images.oci_reference import parse_oci_reference
 from aviato.server.images.reference import parse
 from aviato.server.images.resolved import ResolvedImage
 from aviato.server.images.store import MOST_LAYERS
+from aviato.wire.ids import SNAPSHOT_ID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -124,6 +125,9 @@ class LocalImages:
     def _to_be_fetched(self, reference: str) -> ResolvedImage:
         if self.store is None:
             raise SandboxImageError(f"image {reference!r} is not here, and {NO_REGISTRY}{self._nearest(reference)}")
+        if SNAPSHOT_ID.fullmatch(reference):
+            message = f"snapshot {reference!r} is not here: it is another server's, was deleted, or has expired"
+            raise SandboxImageError(message, reason="image_not_here")
         try:
             parse_oci_reference(reference)
         except SandboxImageError as error:

@@ -15,7 +15,7 @@ from aviato.server.images.image_uses import ImageUses
 from aviato.server.images.layer_leases import LayerLeases
 from aviato.server.images.layer_pull import LayerPulls
 from aviato.server.images.layers import ROOT
-from aviato.server.images.oci_reference import id_prefix, parse_oci_reference
+from aviato.server.images.oci_reference import id_prefix, parse_oci_reference, parse_own_name
 from aviato.server.images.registry_requests import Patience
 from aviato.server.images.stored_image import StoredImage
 from aviato.server.images.unpacked_layer import UnpackLimits
@@ -184,9 +184,7 @@ class ImageStore:
         Raises:
             SandboxImageError: the image is not here, or that is no such name.
         """
-        wanted = parse_oci_reference(name)
-        if wanted.kind != "registry" or wanted.digest is not None or id_prefix(name) is not None:
-            raise image_error("bad_reference", f"{quoted(name)} is no name for an image: write NAME or NAME:TAG")
+        wanted = parse_own_name(name)
         with self._index.alone():
             image_id = self._find(reference)
             record = None if image_id is None else self._index.record(image_id)
@@ -240,6 +238,8 @@ class ImageStore:
         """
 
         def remove() -> bool:
+            if not any(map(is_over, self._index.records())):
+                return False  # Most often: nobody need wait for those who remove something.
             with self._index.alone():
                 if not self._snapshots.remove_expired(in_use):
                     return False

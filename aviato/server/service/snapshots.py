@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, SandboxImageError, SandboxSnapshotError, SandboxUnavailableError
 from aviato.server.images.image_index import RecordedSnapshot
-from aviato.server.images.image_snapshots import NewSnapshot, check_name
+from aviato.server.images.image_snapshots import NewSnapshot
+from aviato.server.images.oci_reference import parse_own_name
 from aviato.server.images.platforms import this_platform
 from aviato.server.link.file_calls import InTime
 from aviato.server.link.subscription import SandboxGone
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aviato.server.images.store import ImageStore
     from aviato.server.images.stored_image import StoredImage
     from aviato.server.link.channels import ReadChannel
+    from aviato.server.link.link import Process1Link
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.registry import Registry
     from aviato.server.service.slots import Slots
@@ -128,7 +129,7 @@ class Snapshots:
                 message = "this API key names no snapshots: use their ids, which are images too"
                 raise SandboxSnapshotError(message, sandbox_id=sandbox_id, reason="tenant", is_infrastructure=False)
             try:
-                check_name(request.name)
+                parse_own_name(request.name)
             except SandboxImageError as error:
                 message = str(error)
                 raise SandboxSnapshotError(
@@ -144,28 +145,25 @@ class Snapshots:
         sandbox = self._registry.find(sandbox_id)
         with self._slots.use(sandbox):
             link = await running(sandbox)
-            image = await self._image(store, sandbox)
-            if not self._backend.has_layers(image):
-                message = f"sandbox {sandbox_id} has no layer of its own: this machine cannot put one over the machine's files"
-                raise SandboxSnapshotError(message, sandbox_id=sandbox_id, reason="no_layers")
-            expires_after = request.expires_after_seconds
+            image_id, image = await self._below(store, sandbox)
+            self._check_layers(sandbox_id, link, image)
             names = [snapshot_id] if request.name is None else [snapshot_id, request.name]
             recorded = RecordedSnapshot(
                 snapshot_id=snapshot_id,
                 sandbox_id=sandbox_id,
-                image=sandbox.record.image or image.reference,
+                image=sandbox.record.image or "host",
                 owner=caller.tenant,
-                base=image.reference if image.image_id is None else None,
-                interpreter=image.interpreter,
-                expires_at=None if expires_after is None else time.time() + expires_after,
+                base=None if image is None else image.reference,
+                interpreter=None if image is None else image.interpreter,
                 name=request.name,
             )
             new = NewSnapshot(
-                recorded=recorded, image_id=image.image_id, names=tuple(names), architecture=this_platform().architecture
+                recorded=recorded,
+                image_id=image_id,
+                names=tuple(names),
+                architecture=this_platform().architecture,
+                expires_after_seconds=request.expires_after_seconds,
             )
-            if not link.knows_layers:
-                message = f"sandbox {sandbox_id} was made by a version that takes no snapshots"
-                raise SandboxSnapshotError(message, sandbox_id=sandbox_id, reason="no_layers")
             reader = link.read_layer()
             try:
                 async with InTime("/"):
@@ -186,14 +184,24 @@ class Snapshots:
             finally:
                 await reader.aclose()
 
-    async def _image(self, store: ImageStore, sandbox: LiveSandbox) -> ResolvedImage:
-        """What a sandbox was made of, also one that an earlier server has made."""
-        if sandbox.image is not None:
-            image = sandbox.image
-        else:
+    async def _below(self, store: ImageStore, sandbox: LiveSandbox) -> tuple[str | None, ResolvedImage | None]:
+        """The image of the store that a sandbox was made of, or what is this machine's own; also of an earlier server's."""
+        if sandbox.image is None:
             image_id = await in_thread(store.used_by, sandbox.sandbox_id)
-            image = self._backend.resolve_image(image_id or sandbox.record.image)
-        return image
+        else:
+            image_id = sandbox.image.image_id
+        if image_id is not None:
+            return image_id, None
+        return None, sandbox.image or self._backend.resolve_image(sandbox.record.image)
+
+    def _check_layers(self, sandbox_id: str, link: Process1Link, image: ResolvedImage | None) -> None:
+        why = None
+        if image is not None and not self._backend.has_layers(image):
+            why = "has no layer of its own: this machine cannot put one over the machine's files"
+        elif not link.knows_layers:
+            why = "was made by a version that takes no snapshots"
+        if why is not None:
+            raise SandboxSnapshotError(f"sandbox {sandbox_id} {why}", sandbox_id=sandbox_id, reason="no_layers")
 
     def _store(self, sandbox_id: str | None) -> ImageStore:
         store = self._backend.image_store
