@@ -145,6 +145,30 @@ def test_diffs(repository: Path, archive: bytes, session: aviato.Session) -> Non
     assert found["none"].verdict is Verdict.SKIPPED
 
 
+def test_a_row_that_names_its_image(repository: Path, archive: bytes, session: aviato.Session) -> None:
+    """The repository lies in the image, as in those of SWE-bench; here that is a snapshot with a name."""
+    row = row_of(repository) | {"image": "example/double:1"}
+    made = session.sandbox()
+    made.write_file("/opt/tools.zip", tools()).result()
+    made.write_file("/tmp/repo.tar", archive).result()
+    made.exec(["sh", "-c", "mkdir /testbed && tar -xf /tmp/repo.tar -C /testbed && rm /tmp/repo.tar"], check=True).result()
+    taken = made.stop(snapshot_on_stop=True).result()
+    named = session.sandbox(container_image=taken.snapshot_id).snapshot(name=row["image"]).result()
+    try:
+        tasks = {name: swe(row, diff(repository, ANSWERS[name]), test_command=f"{PYTEST} test_double.py") for name in HARNESS}
+        outcomes = evaluate(
+            list(tasks.values()),
+            session=session,
+            container_image=row["image"],
+            environment_variables={"PYTHONPATH": "/opt/tools.zip"},
+        ).result(200)
+        found = {name: outcome.passed for name, outcome in zip(tasks, outcomes, strict=True)}
+        assert found == HARNESS, {name: outcome.message for name, outcome in zip(tasks, outcomes, strict=True)}
+    finally:
+        for one in (taken, named):
+            aviato.Sandbox.delete_snapshot(one.snapshot_id).result()
+
+
 def test_a_row_s_own_script(repository: Path, archive: bytes, session: aviato.Session) -> None:
     """What SWE-bench has since its rows carry their script: the patch of the tests is in it."""
     row = row_of(repository)
