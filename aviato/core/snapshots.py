@@ -43,7 +43,7 @@ def public(info: SnapshotInfo) -> Snapshot:
 
 
 class Fork:
-    """What the children of one fork begin with: a snapshot that is taken once, and removed when all have begun.
+    """What the children of one fork begin with: a snapshot that is taken once, and goes when they have begun and ended.
 
     Args:
         parent: gives the handle of the sandbox that is forked; called on the loop thread.
@@ -82,7 +82,7 @@ class Fork:
         handle.enter()
         try:
             await handle.wait_running()
-            await handle.client.take_snapshot(handle.sandbox_id, self.image, name=None, expires_after_seconds=FORK_SECONDS)
+            await handle.client.take_snapshot(handle.sandbox_id, self.image, expires_after_seconds=FORK_SECONDS, for_fork=True)
         except AviatoError as error:
             handle.has_failed(error)
             raise

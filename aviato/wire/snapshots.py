@@ -20,6 +20,8 @@ class TakeSnapshot(RequestModel):
     """What its image is called, too, as images of registries are: `NAME` or `NAME:TAG`."""
     expires_after_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """When it is removed; None: when somebody does it."""
+    for_fork: bool = False
+    """It is what children begin with: in no list. Once it is deleted it can be named as long as one of them lives."""
 
 
 class SnapshotInfo(ResponseModel):

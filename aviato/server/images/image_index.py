@@ -44,6 +44,7 @@ class RecordedSnapshot:
         interpreter: of `host` below, the Python that `python` means.
         expires_at: when it goes, in seconds since the epoch; None: when somebody removes it.
         name: that its maker gave it.
+        for_fork: it is what children began with. It is in no list, and can be named as long as one of them lives.
     """
 
     snapshot_id: str
@@ -54,6 +55,7 @@ class RecordedSnapshot:
     interpreter: str | None = None
     expires_at: float | None = None
     name: str | None = None
+    for_fork: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

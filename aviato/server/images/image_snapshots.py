@@ -87,15 +87,16 @@ class ImageSnapshots:
             await in_thread(lease.end)
 
     def valid(self) -> list[ImageRecord]:
-        """Those that are there, the newest first."""
-        found = [record for record in self._index.records() if record.snapshot is not None and not is_over(record)]
+        """Those that somebody may name, the newest first."""
+        found = [record for record in self._index.records() if record.snapshot is not None and not is_gone(record)]
         return sorted(found, key=lambda record: -record.pulled_at)
 
     def let_go(self, record: ImageRecord) -> None:
-        """Let one mean nothing any more. It goes once no sandbox has it. Only within `ImageIndex.alone`."""
-        names = [name for name, meant in self._index.names(anew=True).items() if meant.image_id == record.image_id]
-        self._index.drop_names(names)
+        """Have one go once no sandbox has it; by then it means nothing any more. Only within `ImageIndex.alone`."""
         assert record.snapshot is not None
+        if not record.snapshot.for_fork:
+            names = [name for name, meant in self._index.names(anew=True).items() if meant.image_id == record.image_id]
+            self._index.drop_names(names)
         self._index.put(replace(record, snapshot=replace(record.snapshot, expires_at=0.0)))
 
     def remove_expired(self, in_use: Collection[str]) -> bool:
@@ -149,7 +150,12 @@ class ImageSnapshots:
         return record
 
 
-def is_over(record: ImageRecord) -> bool:
+def is_gone(record: ImageRecord) -> bool:
     """Whether it is a snapshot that nobody may name any more."""
+    return is_over(record) and record.snapshot is not None and not record.snapshot.for_fork
+
+
+def is_over(record: ImageRecord) -> bool:
+    """Whether it is a snapshot that goes once no sandbox has it."""
     expires_at = None if record.snapshot is None else record.snapshot.expires_at
     return expires_at is not None and time.time() >= expires_at

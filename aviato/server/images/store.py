@@ -9,7 +9,7 @@ from aviato.server.images.image_errors import disk_error, image_error, quoted
 from aviato.server.images.image_index import ImageIndex, Name
 from aviato.server.images.image_pulls import ImagePulls
 from aviato.server.images.image_removal import ImageRemoval
-from aviato.server.images.image_snapshots import ImageSnapshots, is_over
+from aviato.server.images.image_snapshots import ImageSnapshots, is_gone, is_over
 from aviato.server.images.image_trash import ImageTrash, remove_as_oneself
 from aviato.server.images.image_uses import ImageUses
 from aviato.server.images.layer_leases import LayerLeases
@@ -101,7 +101,7 @@ class ImageStore:
         """
         image_id = self._find(reference)
         record = None if image_id is None else self._index.record(image_id)
-        return None if record is None or is_over(record) else self._stored(record)
+        return None if record is None or is_gone(record) else self._stored(record)
 
     async def pull(
         self, reference: str, *, refresh: bool = False, on_progress: Callable[[Progress], None] | None = None
@@ -215,7 +215,7 @@ class ImageStore:
         return [*map(self._stored, self._snapshots.valid())]
 
     async def remove_snapshot(self, snapshot_id: str) -> bool:
-        """Let a snapshot mean nothing any more; its bytes go with `remove_expired`, once no sandbox has it.
+        """Let a snapshot go: with `remove_expired`, once no sandbox has it. One that is no fork's means nothing any more.
 
         Returns:
             Whether it was there.

@@ -89,7 +89,8 @@ class Snapshots:
 
     async def list(self, caller: Caller) -> SnapshotList:
         """Those that the caller sees, the newest first."""
-        return SnapshotList(snapshots=[_info(one) for one in await self._seen(caller)])
+        seen = await self._seen(caller)
+        return SnapshotList(snapshots=[_info(one) for one in seen if one.snapshot is not None and not one.snapshot.for_fork])
 
     async def remove(self, snapshot_id: str, caller: Caller) -> None:
         """Remove one; its files go once no sandbox has them. No sandbox loses any.
@@ -156,6 +157,7 @@ class Snapshots:
                 base=None if image is None else image.reference,
                 interpreter=None if image is None else image.interpreter,
                 name=request.name,
+                for_fork=request.for_fork,
             )
             new = NewSnapshot(
                 recorded=recorded,
