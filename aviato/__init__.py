@@ -26,6 +26,7 @@ __all__ = [
     "FunctionSerializationError",
     "GradeCase",
     "GradeResult",
+    "Image",
     "ImageInfo",
     "NetworkOptions",
     "OperationCancelledError",
@@ -74,6 +75,7 @@ _HOMES = {
     "FileInfo": "results",
     "GradeCase": "results",
     "GradeResult": "results",
+    "Image": "building.image",
     "ImageInfo": "results",
     "NetworkOptions": "options",
     "OperationRef": "bridge.operation",
@@ -114,6 +116,7 @@ if TYPE_CHECKING:
     from aviato.bridge.operation import OperationRef as OperationRef
     from aviato.bridge.stream import StreamReader as StreamReader
     from aviato.bridge.writer import StreamWriter as StreamWriter
+    from aviato.building.image import Image as Image
     from aviato.defaults import SandboxDefaults as SandboxDefaults
     from aviato.exceptions import AsyncFunctionError as AsyncFunctionError
     from aviato.exceptions import AsyncUsageWarning as AsyncUsageWarning

@@ -24,6 +24,7 @@ from aviato import defaults as checks
 from aviato.aio.async_sandbox import AsyncSandbox
 from aviato.calls import forking, sandbox_config
 from aviato.calls.image_arguments import image_reference, image_references
+from aviato.calls.recipe import Building
 from aviato.calls.sandbox_state import begin, connect
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxImageError, SandboxNotFoundError
 from aviato.log import logger
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
+    from aviato.calls.recipe import Recipe
     from aviato.calls.sandbox_config import Connection, SandboxOptions
     from aviato.core.client import Client
     from aviato.core.lease import Lease
@@ -99,7 +101,9 @@ class AsyncClient:
         if options["base_url"] != self._connection.base_url:
             raise AviatoValidationError("an AsyncClient speaks to one server; make another one for another base_url")
         config = sandbox_config.config(options)
-        made = AsyncSandbox(self._handle(new_sandbox_id(), config.connection, config.create), config.exec_timeout_seconds)
+        made = AsyncSandbox(
+            self._handle(new_sandbox_id(), config.connection, config.create, config.recipe), config.exec_timeout_seconds
+        )
         await made.start()
         return made
 
@@ -253,10 +257,14 @@ class AsyncClient:
         handle.info = info
         return AsyncSandbox(handle, (self._defaults or sandbox_config.BUILT_IN).exec_timeout_seconds)
 
-    def _handle(self, sandbox_id: str, connection: Connection, create: dict[str, Any] | None) -> SandboxHandle:
+    def _handle(
+        self, sandbox_id: str, connection: Connection, create: dict[str, Any] | None, recipe: Recipe | None = None
+    ) -> SandboxHandle:
         from aviato.core.lifecycle import SandboxHandle
 
-        return SandboxHandle(sandbox_id, self._client(connection), self._lease(), create)
+        client, lease = self._client(connection), self._lease()
+        beginning = None if recipe is None else Building(recipe, client, lease, create or {})
+        return SandboxHandle(sandbox_id, client, lease, create, beginning=beginning)
 
     def _client(self, connection: Connection) -> Client:
         return self._lease().client(connection.request_timeout_seconds, connection.reconnect_timeout_seconds)

@@ -91,7 +91,7 @@ class AsyncSandbox(Suggesting):
         fork = Fork(lambda: own, forking.count(n))
         create = forking.fields(own.create_fields, fork.image, overrides)
         await fork.taken()
-        handles = [SandboxHandle(new_sandbox_id(), own.client, own.lease, dict(create), fork=fork) for _ in range(n)]
+        handles = [SandboxHandle(new_sandbox_id(), own.client, own.lease, dict(create), beginning=fork) for _ in range(n)]
         await asyncio.gather(*(handle.start() for handle in handles), return_exceptions=True)
         return [AsyncSandbox(handle, self._exec_timeout_seconds) for handle in handles]
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from aviato.api.session import Session
     from aviato.bridge.operation import OperationRef
+    from aviato.calls.recipe import Recipe
     from aviato.calls.sandbox_config import Connection, RunOptions
     from aviato.core.client import Client
     from aviato.core.lease import Lease
@@ -57,7 +58,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxSnapshots, San
         command: str | None = None,
         args: Sequence[str] | None = None,
         defaults: SandboxDefaults | None = None,
-        container_image: str | None = None,
+        container_image: str | Recipe | None = None,
         packages: str | os.PathLike[str] | None = None,
         tags: Sequence[str] | None = None,
         base_url: str | None = None,
@@ -87,7 +88,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxSnapshots, San
             defaults: what holds where nothing is given here; tags add up, environment variables merge.
             container_image: `host`, `python:3.N`, `dir:NAME`, or an image of a registry, a layout or an archive
                 (`ghcr.io/org/name:tag`, `oci:DIR`, `docker-archive:FILE`), which the server fetches where it is not there yet;
-                None is the server's default.
+                None is the server's default. Or an `Image`, which is built first where it is not there.
             packages: Python packages that code inside can import, and not change: a virtual environment of the sandbox's
                 Python, or a directory that packages were installed to. Its path on the server's machine, for callers on the
                 server's Unix socket, the embedded server's among them; or a name that the server's operator registered.

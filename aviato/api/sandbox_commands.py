@@ -218,7 +218,7 @@ class SandboxCommands:
             base_commit,
             base_files,
         )
-        work = self._state_in_use().do(lambda handle: grade(handle, config.create, request))
+        work = self._state_in_use().do(lambda handle: grade(handle, handle.create_fields or config.create, request))
         return begin(work, f"grade {self._state.sandbox_id}")
 
     def stream_logs(self, *, follow: bool = False, tail_lines: int | None = None) -> StreamReader[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from aviato import defaults as checks
+from aviato.calls.recipe import Recipe
 from aviato.defaults import SandboxDefaults
 from aviato.exceptions import AviatoValidationError
 from aviato.options import SandboxStatus
@@ -46,11 +47,13 @@ class SandboxConfig:
     Attributes:
         create: fields of the create request, for a sandbox that this client makes; None for one that exists.
         exec_timeout_seconds: for commands that do not state their own.
+        recipe: of an image that is built first.
     """
 
     connection: Connection
     create: dict[str, Any] | None = None
     exec_timeout_seconds: float = 300.0
+    recipe: Recipe | None = None
 
 
 def connection(
@@ -79,7 +82,7 @@ class RunOptions(TypedDict, total=False):
 
     args: Sequence[str] | None
     defaults: SandboxDefaults | None
-    container_image: str | None
+    container_image: str | Recipe | None
     packages: str | os.PathLike[str] | None
     tags: Sequence[str] | None
     base_url: str | None
@@ -167,7 +170,8 @@ def config(options: SandboxOptions, *, releasable: bool = False) -> SandboxConfi
     if (given := options.get("exec_timeout_seconds")) is not None:
         timeout = checks.seconds("exec_timeout_seconds", given)
     where = connection(chosen, options.get("base_url"), options.get("request_timeout_seconds"))
-    return SandboxConfig(connection=where, create=create, exec_timeout_seconds=timeout)
+    recipe = given_image if isinstance(given_image := options.get("container_image"), Recipe) else None
+    return SandboxConfig(connection=where, create=create, exec_timeout_seconds=timeout, recipe=recipe)
 
 
 _INSTEAD = "; write what is large to a file, by mounted_files= or write_file()"
@@ -213,12 +217,14 @@ def _defaults(defaults: SandboxDefaults | None) -> SandboxDefaults:
     return defaults
 
 
-def _image(given: str | None, defaults: SandboxDefaults) -> str | None:
+def _image(given: str | Recipe | None, defaults: SandboxDefaults) -> str | None:
     """None, the server's choice, unless somebody asked for an image."""
+    if isinstance(given, Recipe):
+        return given.stand_in
     if given is None:
         return defaults.container_image if defaults.given("container_image") else None
     if not isinstance(given, str):
-        raise TypeError(f"container_image must be a str, not {type(given).__name__}")
+        raise TypeError(f"container_image must be a str or an Image, not {type(given).__name__}")
     if not given:
         raise AviatoValidationError("container_image must not be empty", field_violations={"container_image": "empty"})
     if len(given) > bounds.IMAGE_CHARACTERS:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aviato.core.client import Client
     from aviato.core.concurrency_slots import ConcurrencySlots
     from aviato.core.lease import Lease
-    from aviato.core.lifecycle import SandboxHandle
+    from aviato.core.lifecycle import Beginning, SandboxHandle
     from aviato.core.snapshots import Fork
     from aviato.policy.metrics import Metrics
     from aviato.wire.sandboxes import SandboxInfo
@@ -82,7 +82,14 @@ class SandboxState:
 
         create = None if self.accepted else self.config.create
         on_running = None if self.metrics is None else self.metrics.startup
-        return SandboxHandle(self.sandbox_id, client, lease, create, on_running=on_running, slots=self.slots, fork=self.fork)
+        beginning: Beginning | None = self.fork
+        if create is not None and self.config.recipe is not None and beginning is None:
+            from aviato.calls.recipe import Building
+
+            beginning = Building(self.config.recipe, client, lease, create)
+        return SandboxHandle(
+            self.sandbox_id, client, lease, create, on_running=on_running, slots=self.slots, beginning=beginning
+        )
 
     async def start_in_background(self) -> None:
         """Start it without a waiter; a failure is for whoever uses it, and is logged if nobody does."""

@@ -251,18 +251,10 @@ class Client:
 
     # -- snapshots
 
-    async def take_snapshot(
-        self,
-        sandbox_id: str,
-        snapshot_id: str,
-        *,
-        name: str | None = None,
-        expires_after_seconds: float | None = None,
-        for_fork: bool = False,
-    ) -> SnapshotInfo:
-        """Make an image of what a sandbox has written; a repeat joins the first."""
+    async def take_snapshot(self, sandbox_id: str, snapshot_id: str, **wanted: Any) -> SnapshotInfo:
+        """Make an image of what a sandbox has written, as `TakeSnapshot` has it; a repeat joins the first."""
         path = f"/v1/sandboxes/{sandbox_id}/snapshots/{snapshot_id}"
-        body = encode(TakeSnapshot, name=name, expires_after_seconds=expires_after_seconds, for_fork=for_fork)
+        body = encode(TakeSnapshot, **wanted)
         return decode(SnapshotInfo, await self.call("take snapshot", "PUT", path, body, silence_seconds=SNAPSHOT_SECONDS))
 
     async def list_snapshots(self) -> list[SnapshotInfo]:

@@ -21,6 +21,7 @@ from aviato.wire.ids import new_lease_id
 if TYPE_CHECKING:
     from aviato.core.client import Retrying
     from aviato.core.execution import Execution
+    from aviato.core.shared import SharedTask
     from aviato.wire.sandboxes import LeaseInfo, QueueInfo
 
 HEARTBEAT_SECONDS = 10.0
@@ -55,6 +56,8 @@ class Lease:
         """What commands that outlive this process still need of it: to be accepted by the server, and pieces of their input."""
         self.executions: dict[str, Execution] = {}
         """Commands that this process runs now: whoever attaches to one of them waits until the server has it."""
+        self.builds: dict[object, SharedTask[str]] = {}
+        """Images that this process has had built at this server, by what they were to be."""
         self._warned_at = 0.0
         self._away = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aviato.core.client import encode_create
 from aviato.core.secrets import own_values
@@ -30,12 +30,27 @@ if TYPE_CHECKING:
     from aviato.core.client import Client
     from aviato.core.concurrency_slots import ConcurrencySlots
     from aviato.core.lease import Lease
-    from aviato.core.snapshots import Fork
 
 NO_SERVER = frozenset({"configuration", "embedded_start", "state_dir", "tls"})
 """Reasons for which no request was ever sent."""
 
 _noted: set[str] = set()
+
+
+class Beginning(Protocol):
+    """What has to be there before a sandbox can be asked for."""
+
+    async def taken(self) -> str:
+        """The image that the sandbox is of, once that is there.
+
+        Raises:
+            AviatoError: it cannot be had.
+        """
+        ...
+
+    def begun(self) -> None:
+        """The sandbox has been accepted, or never will be."""
+        ...
 
 
 class SandboxHandle:
@@ -48,7 +63,7 @@ class SandboxHandle:
         create: the fields of the create request; None for a sandbox that exists already.
         on_running: told once how long the start took.
         slots: those of its session, where that has a limit.
-        fork: what it is a child of.
+        beginning: what has to be there before it can be asked for.
 
     Attributes:
         info: as last seen.
@@ -68,7 +83,7 @@ class SandboxHandle:
         *,
         on_running: Callable[[float], None] | None = None,
         slots: ConcurrencySlots | None = None,
-        fork: Fork | None = None,
+        beginning: Beginning | None = None,
     ) -> None:
         self.sandbox_id = sandbox_id
         self.client = client
@@ -81,7 +96,7 @@ class SandboxHandle:
         self.slots = slots
         self.forking: list[SharedTask[None]] = []
         self._create = create
-        self._fork = fork
+        self._beginning = beginning
         self._asked_at = 0.0
         self._queued_seconds = 0.0
         self._on_running = on_running
@@ -167,8 +182,9 @@ class SandboxHandle:
         try:
             if turn is not None and not turn.done():
                 await self._take(turn)
-            if self._fork is not None:
-                await self._fork.taken()
+            if self._beginning is not None:
+                # From here on it is of that image for all who make others like it, such as a grade.
+                self._create = {**self._create, "image": await self._beginning.taken()}
             own: dict[str, Any] = {"sandbox_id": self.sandbox_id}
             secrets = self._create.get("secrets")
             if secrets and self.client.transport.server.endpoint.embedded:
@@ -185,15 +201,15 @@ class SandboxHandle:
             raise
         finally:
             self.leave()
-            self._leave_fork()
+            self._leave_beginning()
         if self.slots is not None:
             self.slots.created(self)
 
-    def _leave_fork(self) -> None:
+    def _leave_beginning(self) -> None:
         """It has begun with it, or never will."""
-        fork, self._fork = self._fork, None
-        if fork is not None:
-            fork.begun()
+        beginning, self._beginning = self._beginning, None
+        if beginning is not None:
+            beginning.begun()
 
     async def _take(self, turn: asyncio.Future[None]) -> None:
         begin = time.monotonic()
@@ -331,7 +347,7 @@ class SandboxHandle:
             return
         if not self.accepted and self._start is None:
             self.stopped = True
-            self._leave_fork()
+            self._leave_beginning()
             return
         if self.queued:
             self.withdraw()

@@ -64,13 +64,14 @@ class Fork:
         with suppress(AviatoError):
             await self.taken()
 
-    async def taken(self) -> None:
-        """Return once the image is there. It is taken once: all children are of the same moment, or fail."""
+    async def taken(self) -> str:
+        """The image, once the image is there. It is taken once: all children are of the same moment, or fail."""
         if self._taking is None:
             handle = self._parent()
             self._taking = SharedTask(self._take(handle), f"fork into {self.image}")
             handle.forking.append(self._taking)
         await self._taking.outcome()
+        return self.image
 
     def begun(self) -> None:
         """A child has been accepted, or has failed."""
@@ -82,7 +83,7 @@ class Fork:
         handle.enter()
         try:
             await handle.wait_running()
-            await handle.client.take_snapshot(handle.sandbox_id, self.image, expires_after_seconds=FORK_SECONDS, for_fork=True)
+            await handle.client.take_snapshot(handle.sandbox_id, self.image, expires_after_seconds=FORK_SECONDS, kind="fork")
         except AviatoError as error:
             handle.has_failed(error)
             raise

@@ -15,8 +15,8 @@ _T = TypeVar("_T")
 
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
-_SAME_AGAIN = frozenset({"configuration", "state_dir", "cannot_run", "wire_version"})
-"""Reasons that another attempt meets too: somebody has to change a variable, the machine or the server first."""
+_SAME_AGAIN = frozenset({"build_failed", "configuration", "state_dir", "cannot_run", "wire_version"})
+"""Reasons that another attempt meets too: somebody has to change a recipe, a variable, the machine or the server first."""
 
 
 async def retried(attempt: Callable[[], Awaitable[_T]], budget_seconds: float) -> _T:

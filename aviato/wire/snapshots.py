@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from aviato.wire.base import RequestModel, ResponseModel
+from aviato.wire.base import RequestModel, ResponseModel, empty
 from aviato.wire.ids import ID_PATTERN
 from aviato.wire.images import ImageReference
+from aviato.wire.sandboxes import EnvironmentName, Text
 
 SnapshotId = Annotated[str, StringConstraints(pattern=f"^sn-{ID_PATTERN}$")]
 
@@ -20,8 +21,15 @@ class TakeSnapshot(RequestModel):
     """What its image is called, too, as images of registries are: `NAME` or `NAME:TAG`."""
     expires_after_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """When it is removed; None: when somebody does it."""
-    for_fork: bool = False
-    """It is what children begin with: in no list. Once it is deleted it can be named as long as one of them lives."""
+    kind: Literal["snapshot", "fork", "build"] = "snapshot"
+    """A `fork` is what children begin with: once it is deleted it can be named as long as one of them lives. A `build` is a
+    step of one: it is an image that may be pruned. Neither is in the list of snapshots."""
+    environment: dict[EnvironmentName, Text] = empty(dict)
+    """What its commands have, beside what the image below says."""
+    working_dir: Text | None = None
+    """Where its commands start; None: as the image below says."""
+    user: Text | None = None
+    """Who its commands are; None: as the image below says."""
 
 
 class SnapshotInfo(ResponseModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.images.bounded_json import read_object
@@ -13,6 +13,21 @@ if TYPE_CHECKING:
 
 MOST_WORDS = 4096
 LONGEST_WORD = 128 << 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSettings:
+    """What somebody wants to be otherwise than an image has it.
+
+    Attributes:
+        environment: names and values that come in addition.
+        working_dir: None: as it is.
+        user: None: as it is.
+    """
+
+    environment: tuple[tuple[str, str], ...] = ()
+    working_dir: str | None = None
+    user: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +49,12 @@ class ImageConfig:
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
+
+    def but(self, settings: ImageSettings) -> ImageConfig:
+        """The same with these."""
+        environment = tuple({**dict(self.environment), **dict(settings.environment)}.items())
+        working_dir, user = settings.working_dir or self.working_dir, settings.user or self.user
+        return replace(self, environment=environment, working_dir=working_dir, user=user)
 
     @classmethod
     def parse(cls, data: bytes) -> ImageConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from aviato.server.images.file_locks import locked
 from aviato.server.images.image_config import ImageConfig
@@ -44,7 +44,7 @@ class RecordedSnapshot:
         interpreter: of `host` below, the Python that `python` means.
         expires_at: when it goes, in seconds since the epoch; None: when somebody removes it.
         name: that its maker gave it.
-        for_fork: it is what children began with. It is in no list, and can be named as long as one of them lives.
+        kind: a `fork` is what children began with, and can be named as long as one of them lives; a `build` is a step of one.
     """
 
     snapshot_id: str
@@ -55,7 +55,7 @@ class RecordedSnapshot:
     interpreter: str | None = None
     expires_at: float | None = None
     name: str | None = None
-    for_fork: bool = False
+    kind: Literal["snapshot", "fork", "build"] = "snapshot"
 
 
 @dataclass(frozen=True, kw_only=True)

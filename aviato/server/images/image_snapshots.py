@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from aviato.server.images.image_config import ImageConfig
+from aviato.server.images.image_config import ImageConfig, ImageSettings
 from aviato.server.images.image_errors import image_error
 from aviato.server.images.image_index import ImageRecord, Name
 from aviato.server.images.oci_reference import parse_oci_reference
@@ -34,6 +34,7 @@ class NewSnapshot:
         names: that it has, its id among them.
         architecture: of this machine.
         expires_after_seconds: how long it stays once it is there; None: until somebody removes it.
+        settings: what its commands have beside what the image below says.
     """
 
     recorded: RecordedSnapshot
@@ -41,6 +42,7 @@ class NewSnapshot:
     names: tuple[str, ...]
     architecture: str
     expires_after_seconds: float | None = None
+    settings: ImageSettings = field(default_factory=ImageSettings)
 
 
 class ImageSnapshots:
@@ -94,7 +96,7 @@ class ImageSnapshots:
     def let_go(self, record: ImageRecord) -> None:
         """Have one go once no sandbox has it; by then it means nothing any more. Only within `ImageIndex.alone`."""
         assert record.snapshot is not None
-        if not record.snapshot.for_fork:
+        if record.snapshot.kind != "fork":
             names = [name for name, meant in self._index.names(anew=True).items() if meant.image_id == record.image_id]
             self._index.drop_names(names)
         self._index.put(replace(record, snapshot=replace(record.snapshot, expires_at=0.0)))
@@ -137,11 +139,11 @@ class ImageSnapshots:
                 image_id=image_id,
                 digests=(image_id,),
                 layers=(*layers, put()),
-                config=ImageConfig() if base is None else base.config,
+                config=(ImageConfig() if base is None else base.config).but(new.settings),
                 architecture=new.architecture if base is None else base.architecture,
                 created_at=now,
                 pulled_at=now,
-                pinned=True,
+                pinned=recorded.kind != "build",
                 snapshot=recorded,
             )
             self._index.put(record)
@@ -152,7 +154,7 @@ class ImageSnapshots:
 
 def is_gone(record: ImageRecord) -> bool:
     """Whether it is a snapshot that nobody may name any more."""
-    return is_over(record) and record.snapshot is not None and not record.snapshot.for_fork
+    return is_over(record) and record.snapshot is not None and record.snapshot.kind != "fork"
 
 
 def is_over(record: ImageRecord) -> bool:

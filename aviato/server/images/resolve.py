@@ -176,7 +176,14 @@ class LocalImages:
             image = self._of_layers(reference, stored)
         else:
             image = self._over(self.resolve(snapshot.base), reference, stored, snapshot.interpreter)
-        return replace(image, reference=reference, image_id=stored.image_id, owner=snapshot.owner, is_snapshot=True)
+        return replace(
+            image,
+            reference=reference,
+            image_id=stored.image_id,
+            config=stored.config,
+            owner=snapshot.owner,
+            is_snapshot=True,
+        )
 
     def _over(self, below: ResolvedImage, reference: str, stored: StoredImage, interpreter: str | None) -> ResolvedImage:
         """Layers of the store over what is this machine's own."""

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, SandboxImageError, SandboxSnapshotError, SandboxUnavailableError
+from aviato.server.images.image_config import ImageSettings
 from aviato.server.images.image_index import RecordedSnapshot
 from aviato.server.images.image_snapshots import NewSnapshot
 from aviato.server.images.oci_reference import parse_own_name
@@ -90,7 +91,9 @@ class Snapshots:
     async def list(self, caller: Caller) -> SnapshotList:
         """Those that the caller sees, the newest first."""
         seen = await self._seen(caller)
-        return SnapshotList(snapshots=[_info(one) for one in seen if one.snapshot is not None and not one.snapshot.for_fork])
+        return SnapshotList(
+            snapshots=[_info(one) for one in seen if one.snapshot is not None and one.snapshot.kind == "snapshot"]
+        )
 
     async def remove(self, snapshot_id: str, caller: Caller) -> None:
         """Remove one; its files go once no sandbox has them. No sandbox loses any.
@@ -157,7 +160,7 @@ class Snapshots:
                 base=None if image is None else image.reference,
                 interpreter=None if image is None else image.interpreter,
                 name=request.name,
-                for_fork=request.for_fork,
+                kind=request.kind,
             )
             new = NewSnapshot(
                 recorded=recorded,
@@ -165,6 +168,9 @@ class Snapshots:
                 names=tuple(names),
                 architecture=this_platform().architecture,
                 expires_after_seconds=request.expires_after_seconds,
+                settings=ImageSettings(
+                    environment=tuple(request.environment.items()), working_dir=request.working_dir, user=request.user
+                ),
             )
             reader = link.read_layer()
             try:

@@ -1,0 +1,102 @@
+"""The steps of a build: what each does, and what it is cached by."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Run:
+    """A command.
+
+    Attributes:
+        words: of it.
+    """
+
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"run {self.words[-1] if self.words[:2] == ('sh', '-c') else ' '.join(self.words)}"
+
+    def inputs(self) -> str:
+        """What its result depends on."""
+        return repr(self.words)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A file or directory of the caller's.
+
+    Attributes:
+        local: its path, absolute.
+        remote: the name of the copy, absolute or counted from where commands start.
+    """
+
+    local: str
+    remote: str
+
+    def __str__(self) -> str:
+        return f"copy {self.local} {self.remote}"
+
+    def inputs(self) -> str:
+        """What its result depends on: names, modes and contents, and no times. Blocks.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        digest = hashlib.sha256()
+        for piece in _pieces(self.local, ""):
+            digest.update(len(piece).to_bytes(8, "big") + piece)
+        return repr((self.remote, digest.hexdigest()))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What commands get from here on.
+
+    Attributes:
+        environment: variables.
+        working_dir: where they start, or None: as before.
+        user: who they are, or None: as before.
+    """
+
+    environment: tuple[tuple[str, str], ...] = ()
+    working_dir: str | None = None
+    user: str | None = None
+
+    def __str__(self) -> str:
+        said = [f"{name}={value}" for name, value in self.environment]
+        said += [f"workdir {self.working_dir}"] if self.working_dir is not None else []
+        said += [f"user {self.user}"] if self.user is not None else []
+        return f"set {' '.join(said)}"
+
+    def inputs(self) -> str:
+        """What its result depends on."""
+        return repr((self.environment, self.working_dir, self.user))
+
+
+Step = Run | Copy | Setting
+
+
+def _pieces(path: str, name: str) -> Iterator[bytes]:
+    """Of a file or a tree, in an order that is always the same."""
+    found = os.lstat(path) if name else os.stat(path)
+    yield f"{name} {stat.S_IFMT(found.st_mode):o} {found.st_mode & 0o777:o}".encode(errors="surrogateescape")
+    if stat.S_ISDIR(found.st_mode):
+        for entry in sorted(os.listdir(path)):
+            yield from _pieces(os.path.join(path, entry), f"{name}/{entry}")
+    elif stat.S_ISLNK(found.st_mode):
+        yield os.readlink(path).encode(errors="surrogateescape")
+    elif stat.S_ISREG(found.st_mode):
+        with open(path, "rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                yield piece

@@ -1,0 +1,69 @@
+"""Images that have to be made before a sandbox of them can be asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aviato.core.client import Client
+    from aviato.core.lease import Lease
+
+
+class Recipe(ABC):
+    """What an image is to be. Equal ones are the same image; they can be hashed and pickled."""
+
+    __slots__ = ()
+
+    @property
+    def stand_in(self) -> str:
+        """In the place of the image that is not there yet: as different as what it is to be, and no image of any server."""
+        return f"aviato.build/recipe:{hashlib.sha256(repr(self).encode(errors='surrogateescape')).hexdigest()}"
+
+    @abstractmethod
+    async def built(self, client: Client, lease: Lease, create: dict[str, Any]) -> str:
+        """Have it made, unless it is there.
+
+        Args:
+            client: of the server.
+            lease: of the sandboxes in which that happens.
+            create: the fields of the sandbox that is to be.
+
+        Returns:
+            What it is called there.
+
+        Raises:
+            SandboxImageError: it cannot be made.
+        """
+
+
+class Building:
+    """What a sandbox of a recipe waits for: a build, which all that ask for the same one share.
+
+    Args:
+        recipe: what is built.
+        client: of the server.
+        lease: of this process there.
+        create: the fields of the sandbox.
+    """
+
+    def __init__(self, recipe: Recipe, client: Client, lease: Lease, create: dict[str, Any]) -> None:
+        self._recipe = recipe
+        self._client = client
+        self._lease = lease
+        self._create = create
+
+    async def taken(self) -> str:
+        """The image, once it is there."""
+        from aviato.core.shared import SharedTask
+
+        builds = self._lease.builds
+        task = builds.get(self._recipe)
+        if task is None or task.error() is not None:
+            work = self._recipe.built(self._client, self._lease, self._create)
+            task = builds[self._recipe] = SharedTask(work, "build an image")
+        return await task.outcome()
+
+    def begun(self) -> None:
+        """Nothing waits for that."""
