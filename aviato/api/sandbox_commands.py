@@ -218,8 +218,12 @@ class SandboxCommands:
             base_commit,
             base_files,
         )
-        work = self._state_in_use().do(lambda handle: grade(handle, handle.create_fields or config.create, request))
-        return begin(work, f"grade {self._state.sandbox_id}")
+
+        async def work(handle: SandboxHandle) -> GradeResult:
+            await handle.start()  # What its image is may be known only then.
+            return await grade(handle, handle.create_fields or config.create, request)
+
+        return begin(self._state_in_use().do(work), f"grade {self._state.sandbox_id}")
 
     def stream_logs(self, *, follow: bool = False, tail_lines: int | None = None) -> StreamReader[str]:
         """Output of the main command, up to its last 16 MiB; with `follow` until it ends."""

@@ -14,6 +14,7 @@ from aviato.calls.recipe import Recipe
 from aviato.calls.sandbox_state import begin, call
 from aviato.exceptions import AviatoValidationError
 from aviato.values.parameters import Suggesting, suggests
+from aviato.values.representation import named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,19 +116,19 @@ class Image(Recipe, Suggesting):
         async def work(client: Client, lease: Lease) -> ImageInfo:
             from aviato.core.images import public
 
-            reference = await self.built(client, lease, config.create or {})
+            reference = await self._built(client, lease, config.create or {})
             return public(await client.inspect_image(reference))
 
-        return begin(call(config.connection, work), f"build {self}")
+        return begin(call(config.connection, work), f"build an image of {self.base}")
 
-    async def built(self, client: Client, lease: Lease, create: dict[str, Any]) -> str:
+    async def _built(self, client: Client, lease: Lease, create: dict[str, Any]) -> str:
         """See `Recipe`."""
         from aviato.building.build import build
 
         return await build(client, lease, self.base, self.steps, create)
 
-    def __str__(self) -> str:
-        return f"an image of {self.base} with {len(self.steps)} steps"
+    def __repr__(self) -> str:
+        return named("Image", {"base": self.base, "steps": self.steps})
 
     def _with(self, *steps: Step) -> Self:
         return replace(self, steps=(*self.steps, *steps))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +17,14 @@ class Recipe(ABC):
 
     @property
     def stand_in(self) -> str:
-        """In the place of the image that is not there yet: as different as what it is to be, and no image of any server."""
-        return f"aviato.build/recipe:{hashlib.sha256(repr(self).encode(errors='surrogateescape')).hexdigest()}"
+        """In the place of the image that is not there yet: as different as what it is to be, and no reference of any image."""
+        import hashlib
+
+        said = repr(sorted(vars(self).items())).encode(errors="backslashreplace")
+        return f"to be built: {hashlib.sha256(said).hexdigest()}"
 
     @abstractmethod
-    async def built(self, client: Client, lease: Lease, create: dict[str, Any]) -> str:
+    async def _built(self, client: Client, lease: Lease, create: dict[str, Any]) -> str:
         """Have it made, unless it is there.
 
         Args:
@@ -61,7 +63,7 @@ class Building:
         builds = self._lease.builds
         task = builds.get(self._recipe)
         if task is None or task.error() is not None:
-            work = self._recipe.built(self._client, self._lease, self._create)
+            work = self._recipe._built(self._client, self._lease, self._create)
             task = builds[self._recipe] = SharedTask(work, "build an image")
         return await task.outcome()
 

@@ -66,6 +66,7 @@ ONE_OF_EACH: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda _: aviato.GradeResult(passed=False, cases=CASES, exec_result=RESULT, mode="separate", message=LONG),
         r"GradeResult\(passed=False, cases=<333 of 500 passed>, mode='separate', message='word .*…'\)",
     ),
+    "Image": (lambda _: aviato.Image.from_("host").run(LONG), r"Image\(base='host', steps=.*"),
     "ImageInfo": (
         lambda _: aviato.ImageInfo(reference="debian:12", status="failed", message=LONG),
         r"ImageInfo\(reference='debian:12', status='failed', image_id=None, size_bytes=0, message='word .*…'\)",

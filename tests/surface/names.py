@@ -76,6 +76,7 @@ NAMES: set[str] = {
     *_of("Sandbox", "snapshot", "snapshot(name=)", "snapshot(expires_after_seconds=)", "fork", "stop(snapshot_on_stop=)"),
     *_of("Sandbox", "list_snapshots", "delete_snapshot", "delete_snapshot(missing_ok=)"),
     *(f"Snapshot.{name}" for name in SNAPSHOT_ATTRIBUTES),
+    *_of("Image", "from_", "run", "copy", "env", "workdir", "user", "pip_install", "build", "base", "steps"),
     # section 3
     *_of("Session", "(defaults=)", "(report_to=)", "(max_concurrency=)", "__enter__", "__aenter__", "sandbox"),
     *_of("Session", "sandbox(start=)", "function", "list", "list(adopt=)", "from_id", "from_id(adopt=)", "adopt"),
@@ -105,6 +106,7 @@ ASYNC_TOO: set[str] = {
     *_of("StreamWriter", "write", "writeline", "close"),
     *("wait", "as_completed", "results"),
     *_of("AsyncClient", "sandbox", "from_id", "list", "__aenter__", *IMAGE_CALLS, "snapshots", "delete_snapshot"),
+    "Image.build",
     *_of("Sandbox", "snapshot", "fork", "list_snapshots", "delete_snapshot", "stop(snapshot_on_stop=)"),
     *_of("Sandbox", "list", "from_id", "wait_until_complete", "start", "stop", "delete", "write_file", "write_file_streaming"),
     *_of("Sandbox", "upload", "download", "make_directory", "remove", "exec", "attach", "read_file", "list_files", "stat"),

@@ -79,3 +79,24 @@ async def core(place: Place) -> None:
         assert last is not None and {taken, last} <= set(await client.snapshots())
         for one in (taken, last):
             await client.delete_snapshot(one.snapshot_id)
+
+
+@check(
+    *(f"Image.{name}" for name in ("from_", "run", "copy", "env", "workdir", "user", "pip_install", "build", "base", "steps"))
+)
+def built(place: Place) -> None:
+    (place.path / "file").write_text(str(place.path))
+    image = (
+        aviato.Image.from_("host").copy(place.path / "file", "/srv/file").env(A="b").workdir("/srv").user("root").run("pwd >p")
+    )
+    assert (image.base, len(image.steps)) == ("host", 5)
+    assert str(image.pip_install("x").steps[-1]) == "run python3 -m pip install --no-cache-dir x"
+    found = image.build(base_url=place.url).result(60)
+    assert (found.environment, found.working_dir, found.user) == ({"A": "b"}, "/srv", "root")
+    box = place.box(container_image=image)
+    assert box.read_file("/srv/file").result(30) == str(place.path).encode() and box.read_file("/srv/p").result(30) == b"/srv\n"
+
+
+@acheck("Image.build")
+async def built_by_await(place: Place) -> None:
+    assert (await aviato.Image.from_("host").run(f"echo {place.path}").build()).status == "here"
