@@ -189,14 +189,19 @@ async def test_the_template_is_replaced_and_sandboxes_live_on(backend, boxes):
 
 async def test_the_template_dies_in_the_middle(backend):
     image = backend.resolve_image(None)
-    specs = [SandboxSpec(sandbox_id=new_sandbox_id(), image=image) for _ in range(20)]
-    tasks = [asyncio.create_task(backend.create(spec)) for spec in specs]
-    await asyncio.sleep(0.01)
-    backend._zygote._process.send_signal(signal.SIGKILL)
-    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
-    assert any(isinstance(result, SandboxUnavailableError) for result in results)
-    await asyncio.gather(*(backend.destroy(spec.sandbox_id) for spec in specs))
-    assert await backend.place_ids() == []
+    failed = False
+    for _ in range(20):  # On a busy machine all of them may have been made by then.
+        specs = [SandboxSpec(sandbox_id=new_sandbox_id(), image=image) for _ in range(20)]
+        tasks = [asyncio.create_task(backend.create(spec)) for spec in specs]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        backend._zygote._process.send_signal(signal.SIGKILL)
+        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+        await asyncio.gather(*(backend.destroy(spec.sandbox_id) for spec in specs))
+        assert await backend.place_ids() == []
+        failed = any(isinstance(result, SandboxUnavailableError) for result in results)
+        if failed:
+            break
+    assert failed
 
 
 async def test_where_nothing_was_written_nobody_looks(backend, boxes, monkeypatch):
