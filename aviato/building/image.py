@@ -43,6 +43,9 @@ class Image(Recipe, Suggesting):
     base: str
     steps: tuple[Step, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", image_reference(self.base, "base"))
+
     @classmethod
     def from_(cls, reference: str) -> Self:
         """Begin with an image, as `container_image=` takes it.
@@ -50,7 +53,7 @@ class Image(Recipe, Suggesting):
         Raises:
             TypeError, AviatoValidationError: it is no reference.
         """
-        return cls(image_reference(reference))
+        return cls(reference)
 
     def run(self, *commands: str | Sequence[str]) -> Self:
         """Run commands, one after the other, each a layer.
