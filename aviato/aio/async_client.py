@@ -26,7 +26,7 @@ from aviato.calls import forking, sandbox_config
 from aviato.calls.image_arguments import image_reference, image_references
 from aviato.calls.recipe import Building
 from aviato.calls.sandbox_state import begin, connect
-from aviato.exceptions import AviatoError, AviatoValidationError, SandboxImageError, SandboxNotFoundError
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError
 from aviato.log import logger
 from aviato.policy.retry import RetryPolicy
 from aviato.values.parameters import suggests
@@ -157,11 +157,7 @@ class AsyncClient:
 
         checked, client = image_reference(reference), self._client(self._connection)
         given = None if name is None else image_reference(name, "name")
-        info = await images.pull(client, checked, refresh=refresh, name=given, on_progress=on_progress)
-        if info.status == "failed":
-            message = info.message or f"image {reference!r} cannot be had"
-            raise SandboxImageError(message, reason=info.reason, retryable=info.retryable)
-        return info
+        return await images.have(client, checked, refresh=refresh, name=given, on_progress=on_progress)
 
     async def prefetch(
         self, images: Iterable[str], *, refresh: bool = False, on_progress: Callable[[ImageInfo], object] | None = None

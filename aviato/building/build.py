@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.aio.async_sandbox import AsyncSandbox
 from aviato.building.steps import Copy, Run, Setting
+from aviato.core.images import have
 from aviato.core.lifecycle import SandboxHandle
 from aviato.exceptions import AviatoError, SandboxImageError
 from aviato.log import logger
@@ -156,13 +157,7 @@ async def _identity(client: Client, base: str) -> str:
             return str((await client.inspect_image(base)).image_id)
         except SandboxImageError:
             return base
-    from aviato.core.images import pull
-
-    info = await pull(client, base)
-    if info.status == "failed":
-        message = info.message or f"image {base!r} cannot be had"
-        raise SandboxImageError(message, reason=info.reason, retryable=info.retryable)
-    return str(info.image_id)
+    return str((await have(client, base)).image_id)
 
 
 async def _is_here(client: Client, name: str) -> bool:

@@ -181,21 +181,36 @@ class Client:
         return await self._end("DELETE", f"/v1/sandboxes/{sandbox_id}", None, 10.0, missing_ok)
 
     async def _end(self, method: str, path: str, body: bytes | None, grace: float, missing_ok: bool) -> SandboxInfo | None:
-        attempts = 0
         silence = grace + self.transport.request_timeout_seconds
+        answer = await self._removal("stop sandbox", method, path, body, silence, _is_unknown, missing_ok=missing_ok)
+        return None if answer is None else decode(SandboxInfo, answer)
 
-        async def attempt() -> SandboxInfo | None:
+    async def _removal(
+        self,
+        operation: str,
+        method: str,
+        path: str,
+        body: bytes | None,
+        silence_seconds: float,
+        is_gone: Callable[[AviatoError], bool],
+        *,
+        missing_ok: bool,
+    ) -> bytes | None:
+        """Send a request to take something away; None where it is gone already, and that is fine."""
+        attempts = 0
+
+        async def attempt() -> bytes | None:
             nonlocal attempts
             attempts += 1
             try:
-                return decode(SandboxInfo, await self.transport.request(method, path, body, silence_seconds=silence))
-            except SandboxNotFoundError:
+                return await self.transport.request(method, path, body, silence_seconds=silence_seconds)
+            except AviatoError as error:
                 # An earlier attempt of this very call, whose answer was lost, may have done the work.
-                if missing_ok or attempts > 1:
+                if is_gone(error) and (missing_ok or attempts > 1):
                     return None
                 raise
 
-        return await self.repeat(attempt, "stop sandbox")
+        return await self.repeat(attempt, operation)
 
     async def cancel_all(self, sandbox_id: str) -> None:
         """Kill all commands of a sandbox but the main one, and what they left behind; returns when they are dead."""
@@ -222,21 +237,9 @@ class Client:
     async def remove_image(self, reference: str, *, force: bool) -> list[str]:
         """Remove a name, or an image; returns the names that went."""
         body = encode(RemoveImage, reference=reference, force=force)
-        attempts = 0
-
-        async def attempt() -> list[str]:
-            nonlocal attempts
-            attempts += 1
-            try:
-                answer = await self.transport.request("POST", "/v1/images/remove", body, silence_seconds=REMOVAL_SECONDS)
-            except SandboxImageError as error:
-                # An earlier attempt of this very call, whose answer was lost, may have done the work.
-                if error.reason == "image_not_here" and attempts > 1:
-                    return []
-                raise
-            return decode(RemovedImage, answer).names
-
-        return await self.repeat(attempt, "remove image")
+        path = "/v1/images/remove"
+        answer = await self._removal("remove image", "POST", path, body, REMOVAL_SECONDS, _is_no_image, missing_ok=False)
+        return [] if answer is None else decode(RemovedImage, answer).names
 
     async def prune_images(self, *, most_bytes: int, unused_seconds: float) -> int:
         """Remove images that nobody uses; returns the bytes that this frees."""
@@ -263,19 +266,8 @@ class Client:
 
     async def delete_snapshot(self, snapshot_id: str, *, missing_ok: bool) -> None:
         """Remove one; sandboxes that were made of it go on."""
-        attempts = 0
-
-        async def attempt() -> None:
-            nonlocal attempts
-            attempts += 1
-            try:
-                await self.transport.request("DELETE", f"/v1/snapshots/{snapshot_id}", silence_seconds=REMOVAL_SECONDS)
-            except SandboxSnapshotError as error:
-                # An earlier attempt of this very call, whose answer was lost, may have done the work.
-                if error.reason != "not_found" or not (missing_ok or attempts > 1):
-                    raise
-
-        await self.repeat(attempt, "delete snapshot")
+        path = f"/v1/snapshots/{snapshot_id}"
+        await self._removal("delete snapshot", "DELETE", path, None, REMOVAL_SECONDS, _is_no_snapshot, missing_ok=missing_ok)
 
     # -- leases and acknowledgements
 
@@ -292,6 +284,18 @@ class Client:
         """Tell the server what has arrived and who was let go."""
         body = acknowledgements.model_dump_json(exclude_defaults=True).encode()
         await self.call("acknowledge", "POST", "/v1/acknowledgements", body)
+
+
+def _is_unknown(error: AviatoError) -> bool:
+    return isinstance(error, SandboxNotFoundError)
+
+
+def _is_no_image(error: AviatoError) -> bool:
+    return isinstance(error, SandboxImageError) and error.reason == "image_not_here"
+
+
+def _is_no_snapshot(error: AviatoError) -> bool:
+    return isinstance(error, SandboxSnapshotError) and error.reason == "not_found"
 
 
 def new_key() -> str:

@@ -39,6 +39,26 @@ async def pull(
         refresh = False  # It has been asked for; a pull that ends between two polls is not to begin again.
 
 
+async def have(
+    client: Client,
+    reference: str,
+    *,
+    refresh: bool = False,
+    name: str | None = None,
+    on_progress: Callable[[ImageInfo], object] | None = None,
+) -> ImageInfo:
+    """An image once it is here.
+
+    Raises:
+        SandboxImageError: it cannot be had; its `reason` says why.
+    """
+    info = await pull(client, reference, refresh=refresh, name=name, on_progress=on_progress)
+    if info.status == "failed":
+        message = info.message or f"image {reference!r} cannot be had"
+        raise SandboxImageError(message, reason=info.reason, retryable=info.retryable)
+    return info
+
+
 async def prefetch(
     client: Client,
     references: Iterable[str],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from aviato.exceptions import SandboxImageError
 from aviato.server.images.decompression import decompress
@@ -191,11 +191,10 @@ class _Part:
         self._hash = hashlib.sha256()
 
 
-class _Decompressed:
-    """The tar of a layer, and its digest so far. No generator, so that whoever stops early does not end it."""
+class _Digested:
+    """Pieces, and the digest of those that have been read. No generator, so that whoever stops early does not end it."""
 
-    def __init__(self, fd: int, most_bytes: int, what: str) -> None:
-        self._pieces = decompress(fd, most_bytes, what)
+    def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
     @property
@@ -203,8 +202,16 @@ class _Decompressed:
         """Of what has been read."""
         return f"sha256:{self._hash.hexdigest()}"
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> Self:
         return self
+
+
+class _Decompressed(_Digested):
+    """The tar of a layer."""
+
+    def __init__(self, fd: int, most_bytes: int, what: str) -> None:
+        super().__init__()
+        self._pieces = decompress(fd, most_bytes, what)
 
     async def __anext__(self) -> bytes:
         piece = await in_thread(self._next)
@@ -219,20 +226,12 @@ class _Decompressed:
         return piece
 
 
-class Hashed:
-    """Pieces that come from elsewhere, and the digest of those that have been read. No generator, for the same reason."""
+class Hashed(_Digested):
+    """Pieces that come from elsewhere."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        super().__init__()
         self._pieces = pieces
-        self._hash = hashlib.sha256()
-
-    @property
-    def digest(self) -> str:
-        """Of what has been read."""
-        return f"sha256:{self._hash.hexdigest()}"
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
 
     async def __anext__(self) -> bytes:
         piece = await anext(self._pieces)
