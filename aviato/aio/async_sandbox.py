@@ -82,6 +82,12 @@ class AsyncSandbox(Suggesting):
         seconds = None if expires_after_seconds is None else checks.seconds("expires_after_seconds", expires_after_seconds)
         return await snapshots.take(self._handle, forking.name(name), seconds)
 
+    async def reset(self, to: str | Snapshot | None = None) -> None:
+        """Let it begin anew, as just after its start or as a snapshot has it; returns when it runs again."""
+        from aviato.core import resets
+
+        await resets.reset(self._handle, forking.reset_to(to))
+
     async def fork(self, n: int = 1, **overrides: Unpack[ForkOptions]) -> list[AsyncSandbox]:
         """Sandboxes that begin with what this one has written; each was asked for when this returns, and fails by itself."""
         from aviato.core.lifecycle import SandboxHandle

@@ -67,6 +67,33 @@ class SandboxSnapshots:
 
         return begin(self._state.do(work), f"snapshot of {self._state.sandbox_id}")
 
+    def reset(self, to: str | Snapshot | None = None) -> OperationRef[None]:
+        """Let it begin anew: with the files, processes, environment and network that it had just after its start.
+
+        It keeps its id, ports, tags and what is left of its lifetime. All that ran in it is killed, and whoever waits for a
+        command of it gets `SandboxExecutionError` with reason `reset`. It is made anew and not cleaned, so that nothing of
+        before can be left.
+
+        Args:
+            to: a snapshot that it begins with, by id, name or what `snapshot()` gave; None: as just after its start.
+
+        Raises (from the handle):
+            SandboxImageError: the server does not know the snapshot.
+            AviatoValidationError: `to` is no snapshot, or the sandbox has a main command.
+            SandboxError: the sandbox ended.
+        """
+        from aviato.calls import forking
+
+        wanted = forking.reset_to(to)
+        self._state.used = True
+
+        async def work(handle: SandboxHandle) -> None:
+            from aviato.core import resets
+
+            await resets.reset(handle, wanted)
+
+        return begin(self._state.do(work), f"reset {self._state.sandbox_id}")
+
     def fork(self, n: int = 1, **overrides: Unpack[ForkOptions]) -> _Children[Self]:
         """Sandboxes that begin with what this one has written by now, and share its data on disk until they change it.
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from aviato.calls.sandbox_config import SandboxOptions
     from aviato.options import NetworkOptions, ResourceOptions
+    from aviato.results import Snapshot
 
 MOST_CHILDREN = 10_000
 
@@ -61,6 +62,17 @@ def snapshot_id(given: str) -> str:
     if SNAPSHOT_ID.fullmatch(given) is None:
         raise SandboxSnapshotError(f"{given!r} is not the id of a snapshot", reason="not_found", is_infrastructure=False)
     return given
+
+
+def reset_to(given: str | Snapshot | None) -> str | None:
+    """The snapshot that a sandbox is reset to; None: as it was just after its start.
+
+    Raises:
+        TypeError, AviatoValidationError: it is none.
+    """
+    if given is None:
+        return None
+    return image_reference(given if isinstance(given, str) else getattr(given, "snapshot_id", cast("str", given)), "to")
 
 
 def fields(known: dict[str, Any] | None, image: str, options: ForkOptions) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from aviato.exceptions import (
 )
 from aviato.wire.errors import ErrorBody, from_wire
 from aviato.wire.images import ImageInfo, ImageList, PinImage, PrunedImages, PruneImages, PullImage, RemovedImage, RemoveImage
-from aviato.wire.sandboxes import MOST_RECEIVED, CreateSandbox, LeaseInfo, SandboxInfo, SandboxPage, StopSandbox
+from aviato.wire.sandboxes import MOST_RECEIVED, CreateSandbox, LeaseInfo, ResetSandbox, SandboxInfo, SandboxPage, StopSandbox
 from aviato.wire.snapshots import SnapshotInfo, SnapshotList, TakeSnapshot
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ NEVER_REACHED_SECONDS = 5.0
 LONG_POLL_SECONDS = 30.0
 REMOVAL_SECONDS = 600.0
 """So long the removal of images may take: they have a million files."""
+RESET_SECONDS = 120.0
+"""So long a reset may take: it is a start, and the server bounds that."""
 SNAPSHOT_SECONDS = 600.0
 """So long a snapshot may take: all that a sandbox has written is copied."""
 _PAGE = 500
@@ -259,6 +261,12 @@ class Client:
         path = f"/v1/sandboxes/{sandbox_id}/snapshots/{snapshot_id}"
         body = encode(TakeSnapshot, **wanted)
         return decode(SnapshotInfo, await self.call("take snapshot", "PUT", path, body, silence_seconds=SNAPSHOT_SECONDS))
+
+    async def reset_sandbox(self, sandbox_id: str, reset_id: str, **wanted: Any) -> SandboxInfo:
+        """Let one begin anew; returns when it runs."""
+        path = f"/v1/sandboxes/{sandbox_id}/resets/{reset_id}"
+        body = encode(ResetSandbox, **wanted)
+        return decode(SandboxInfo, await self.call("reset sandbox", "PUT", path, body, silence_seconds=RESET_SECONDS))
 
     async def list_snapshots(self) -> list[SnapshotInfo]:
         """Those that are there, the newest first."""

@@ -186,9 +186,8 @@ class SandboxHandle:
                 # From here on it is of that image for all who make others like it, such as a grade.
                 self._create = {**self._create, "image": await self._beginning.taken()}
             own: dict[str, Any] = {"sandbox_id": self.sandbox_id}
-            secrets = self._create.get("secrets")
-            if secrets and self.client.transport.server.endpoint.embedded:
-                own["secret_values"] = own_values(secrets)
+            if values := self.secret_values():
+                own["secret_values"] = values
             if not self._create.get("detached"):
                 own["lease_id"] = self.lease.take_lease()
             await send(encode_create(self._create, **own))
@@ -204,6 +203,11 @@ class SandboxHandle:
             self._leave_beginning()
         if self.slots is not None:
             self.slots.created(self)
+
+    def secret_values(self) -> dict[str, str]:
+        """Values of its secrets that an embedded server has to be told; none for another server, which has its own."""
+        secrets = (self._create or {}).get("secrets")
+        return own_values(secrets) if secrets and self.client.transport.server.endpoint.embedded else {}
 
     def _leave_beginning(self) -> None:
         """It has begun with it, or never will."""

@@ -87,9 +87,9 @@ class Reaper:
         if self._is_due("checkpoint", CHECKPOINT_SECONDS, now, at_once=True):
             await self._keep_store_small("be folded", lambda: in_thread(self._service.store.checkpoint))
         if self._is_due("trash", TRASH_SECONDS, now):
-            for sandbox_id in list(self._service.lifecycle.leftovers):
+            for place_id, sandbox_id in list(self._service.lifecycle.leftovers.items()):
                 if self._service.registry.is_saved(sandbox_id):
-                    await self._service.lifecycle.destroy(sandbox_id)
+                    await self._service.lifecycle.destroy(place_id)
             await in_thread(empty_trash, self._service.folder.trash)
             await self._service.snapshots.expire()
         if self._is_due("purge", min(PURGE_SECONDS, self._service.settings.record_retention), now, at_once=True):

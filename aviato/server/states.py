@@ -3,7 +3,7 @@
 ::
 
     QUEUED ──► STARTING ──► RUNNING ──► STOPPING ──► ENDED ──► GONE
-       └───────────┴────────────┴───────────┘          ▲
+       └───────────┴──◄─reset───┴───────────┘          ▲
        └───────────┴────────────┴───────────┴──────────┘
 """
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import (
     SandboxError,
+    SandboxExecutionError,
     SandboxFailedError,
     SandboxImageError,
     SandboxNotRunningError,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class State(enum.IntEnum):
-    """Where a sandbox is in its life; it only goes forward."""
+    """Where a sandbox is in its life; it goes forward, but for a reset."""
 
     QUEUED = enum.auto()
     """It waits for its slot."""
@@ -50,6 +51,7 @@ class Event(enum.Enum):
 
     ADMITTED = "has its slot"
     STARTED = "runs"
+    RESET = "begins anew"
     ASKED = "is told to end"
     ENDED = "has ended"
     REMOVED = "is removed"
@@ -62,6 +64,7 @@ TABLE: Mapping[tuple[State, Event], State] = {
     (State.STARTING, Event.STARTED): State.RUNNING,
     (State.STARTING, Event.ASKED): State.STOPPING,
     (State.STARTING, Event.ENDED): State.ENDED,
+    (State.RUNNING, Event.RESET): State.STARTING,
     (State.RUNNING, Event.ASKED): State.STOPPING,
     (State.RUNNING, Event.ENDED): State.ENDED,
     (State.STOPPING, Event.ENDED): State.ENDED,
@@ -177,6 +180,12 @@ def ending_of(
     if said in _TERMINATING_REASONS:
         return terminated(said, message, returncode)
     return lost(message or "its process 1 is gone without a word")
+
+
+def error_of_reset(sandbox_id: str, *, started: bool | None = None) -> SandboxExecutionError:
+    """The error of what was under way in a sandbox that was reset."""
+    message = f"sandbox {sandbox_id} was reset meanwhile"
+    return SandboxExecutionError(message, sandbox_id=sandbox_id, started=started, reason="reset", is_infrastructure=False)
 
 
 def error_of(sandbox_id: str, ending: Ending, *, started: bool | None = None) -> SandboxError:

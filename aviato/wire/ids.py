@@ -5,6 +5,7 @@ An id is a prefix and 26 lower-case base32 characters of a UUIDv7: sorted by tim
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -23,6 +24,17 @@ SNAPSHOT_ID = re.compile(f"sn-{ID_PATTERN}")
 def new_sandbox_id() -> str:
     """A new sandbox id, `sb-…`."""
     return "sb-" + _uuid7_base32()
+
+
+def derived_sandbox_id(*parts: str) -> str:
+    """The sandbox id that comes of these words, the same each time, and that nobody can choose."""
+    number = int.from_bytes(hashlib.sha256("\0".join(parts).encode()).digest()[:17], "big")
+    return "sb-" + "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
+
+
+def new_reset_id() -> str:
+    """A new id of a reset, `rs-…`."""
+    return "rs-" + _uuid7_base32()
 
 
 def new_exec_id() -> str:

@@ -12,6 +12,7 @@ from aviato.values import hosts
 from aviato.wire import bounds
 from aviato.wire.base import RequestModel, ResponseModel, empty
 from aviato.wire.ids import ID_PATTERN
+from aviato.wire.images import ImageReference
 from aviato.wire.resources import NO_RESOURCES, Resources
 
 SandboxId = Annotated[str, StringConstraints(pattern=f"^sb-{ID_PATTERN}$")]
@@ -205,6 +206,15 @@ class SandboxPage(ResponseModel):
 
 
 MOST_RECEIVED = 1000
+
+
+class ResetSandbox(RequestModel):
+    """Body of `PUT /v1/sandboxes/{sandbox_id}/resets/{reset_id}`. A repeat joins the first."""
+
+    to: ImageReference | None = None
+    """A snapshot, by its id or name; None: as it was just after its start."""
+    secret_values: Annotated[dict[str, Text], Field(repr=False, max_length=MAX_SECRETS)] = empty(dict)
+    """As of a create: values for an embedded server. Never put on record."""
 
 
 class StopSandbox(RequestModel):

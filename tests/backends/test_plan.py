@@ -22,7 +22,7 @@ FACTS = HostFacts(
 
 
 def options(**changes):
-    return PlanOptions(**{"sandbox_id": "sb-x", "place": "/state/sb-x", "facts": FACTS, **changes})
+    return PlanOptions(**{"host_name": "sb-x", "place": "/state/sb-x", "facts": FACTS, **changes})
 
 
 def step(steps, operation):

@@ -118,6 +118,6 @@ async def test_hostile_trees(base, make_box, hostile):
 
 
 def test_the_directory_of_an_image_is_made_with_those_above():
-    options = plan.PlanOptions(sandbox_id="sb-x", place="/p/sb-x", layers=("/a",), working_dir="/app/src")
+    options = plan.PlanOptions(host_name="sb-x", place="/p/sb-x", layers=("/a",), working_dir="/app/src")
     step = next(one for one in plan.make_plan(options) if one.operation == "directories")
     assert [path for path, _ in step.arguments[0]][-2:] == ["/app", "/app/src"]

@@ -47,7 +47,10 @@ class SandboxSpec:
     """What a backend needs to make one sandbox."""
 
     sandbox_id: str
+    """Of its place: the backend knows it by this."""
     image: ResolvedImage
+    host_name: str | None = None
+    """What it calls itself; None: as its place is called."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """More environment variables. Their values go to process 1 over its link and into no file, argument or log."""

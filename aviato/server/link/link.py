@@ -170,6 +170,18 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
         self._close_rest()
         self._lose(Ended(reason="lost", message="the server let go of the connection"))
 
+    def abandon(self, ended: Ended) -> None:
+        """End all that is under way with this word; the connection stays for a `stop`."""
+        channels, self._channels = self._channels, {}
+        self._subscriptions.clear()
+        for channel in channels.values():
+            channel.gone(ended)
+
+    def let_go(self, ended: Ended) -> None:
+        """Close the connection, and take this for the end of its process 1, where that has not said its own."""
+        self._lose(ended)
+        self.detach()
+
     def ended(self) -> Ended | None:
         """How the sandbox ended, or None while it lives. A detached link does not know and says None."""
         return self._ended_future.result() if self._ended_future.done() else None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from aviato.wire.frames import Frame
 
-EndReason = Literal["exited", "oom", "stopped", "lifetime", "idle", "orphaned", "lost"]
+EndReason = Literal["exited", "oom", "stopped", "lifetime", "idle", "orphaned", "lost", "reset"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +23,8 @@ class Ended:
     """How a sandbox ended.
 
     Attributes:
-        reason: `exited` (its main command ended), `stopped`, `lifetime`, `orphaned`, or `lost` (the connection or the
-            process 1 is gone without a word).
+        reason: `exited` (its main command ended), `stopped`, `lifetime`, `orphaned`, `lost` (the connection or the
+            process 1 is gone without a word), or `reset` (it goes on with another process 1).
         returncode: of the main command, if it had one that ended.
         message: for people.
     """

@@ -12,7 +12,7 @@ from aviato.server.operations.reply import OCTETS, Reply, answer
 from aviato.server.operations.table import Operation
 from aviato.wire.base import RequestModel
 from aviato.wire.files import LOG_OFFSET_HEADER
-from aviato.wire.sandboxes import CreateSandbox, LeaseId, SandboxInfo, SandboxPage, StopSandbox, Tag
+from aviato.wire.sandboxes import CreateSandbox, LeaseId, ResetSandbox, SandboxInfo, SandboxPage, StopSandbox, Tag
 
 if TYPE_CHECKING:
     from aviato.server.operations.call import Call
@@ -102,6 +102,13 @@ async def logs(call: Call) -> Reply:
     return Reply(content_type=OCTETS, headers={LOG_OFFSET_HEADER: str(begin)}, pieces=pieces)
 
 
+async def reset(call: Call) -> Reply:
+    """Let one begin anew."""
+    service = call.service
+    sandbox = await service.resets.reset(call.path("sandbox_id"), call.path("reset_id"), call.body, call.caller)
+    return answer(await service.sandboxes.get(sandbox.sandbox_id))
+
+
 OPERATIONS = (
     Operation(
         method="POST",
@@ -137,6 +144,15 @@ OPERATIONS = (
         body=StopSandbox,
         answers={200: SandboxInfo},
         errors=(404,),
+    ),
+    Operation(
+        method="PUT",
+        path="/v1/sandboxes/{sandbox_id}/resets/{reset_id}",
+        handler=reset,
+        summary="Let a sandbox begin anew, as just after its start or as a snapshot has it; answers when it runs",
+        body=ResetSandbox,
+        answers={200: SandboxInfo},
+        errors=(404, 422),
     ),
     Operation(
         method="DELETE",

@@ -65,7 +65,7 @@ class BatchCleanup:
 
     async def _finish(self, sandboxes: list[LiveSandbox]) -> None:
         self._registry.save_together([sandbox.record for sandbox in sandboxes])
-        await self._destroy([sandbox.sandbox_id for sandbox in sandboxes])
+        await self._destroy([sandbox.place_id for sandbox in sandboxes])
         for sandbox in sandboxes:
             try:
                 self._on_gone(sandbox)

@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxUnavailableError
-from aviato.options import SandboxStatus
 from aviato.server.egress.journal import Journal
 from aviato.server.egress.lookup import LOOKUPS_A_SANDBOX, Lookup
 from aviato.server.egress.policy import make_policy, networks
@@ -111,13 +110,13 @@ class Egress:
         if mode is None or mode == "none" or port is None:
             return
         try:
-            channel = await self._backend.open_descriptor_channel(sandbox.sandbox_id)
+            channel = await self._backend.open_descriptor_channel(sandbox.place_id)
             try:
                 listener = await channel.listen(port)
             finally:
                 channel.close()
         except OSError as error:
-            if sandbox.record.status is SandboxStatus.PENDING:
+            if sandbox.record.started_at is None:
                 message = f"sandbox {sandbox.sandbox_id} cannot get its way to the network: {error}"
                 raise SandboxUnavailableError(message, sandbox_id=sandbox.sandbox_id, reason="egress") from error
             log.warning("sandbox %s has no way to the network any more: %s", sandbox.sandbox_id, error)

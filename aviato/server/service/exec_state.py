@@ -34,6 +34,7 @@ class ExecState:
         replaced: readers that another one took over from.
         recorded: its output on disk, for a detached command.
         recording: the task that keeps it.
+        was_reset: its sandbox has begun anew since.
         outlives: it can be read though its sandbox has ended, or is about to.
         abandon: the timer that kills it when nobody comes back.
     """
@@ -50,6 +51,7 @@ class ExecState:
     replaced: dict[str, None] = field(default_factory=dict)
     recorded: RecordedOutput | None = None
     recording: asyncio.Task[None] | None = None
+    was_reset: bool = False
     outlives: bool = False
     abandon: asyncio.TimerHandle | None = None
 

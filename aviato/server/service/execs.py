@@ -16,6 +16,7 @@ from aviato.server.service.live_sandbox import ended_sandbox
 from aviato.server.service.output.feed import ExecFeed
 from aviato.server.service.output.retained_reader import RetainedReader
 from aviato.server.service.registry import error_of_gone, running
+from aviato.server.states import error_of_reset
 from aviato.wire.errors import ExecNotFoundError, RequestConflictError
 from aviato.wire.execution import Acknowledgements, ExecAck
 from aviato.wire.frames import FrameType, StreamId
@@ -97,6 +98,8 @@ class Execs:
             problem = f"working_dir must be absolute, got {request.working_dir!r}"
             raise AviatoValidationError(problem, field_violations={"working_dir": "not absolute"})
         state = sandbox.execs.get(request.exec_id)
+        if state is not None and state.was_reset:
+            return self._past_feed(sandbox, state, (0, 0), "")
         if state is None or state.is_guess:
             state = ExecState(exec_id=request.exec_id, sandbox_id=sandbox_id, request=request)
             sandbox.execs[request.exec_id] = state
@@ -124,6 +127,8 @@ class Execs:
             return self._retained_feed(sandbox_id, exec_id, offsets, reader_id, error)
         self._refuse_main(sandbox, exec_id)
         state = sandbox.execs.get(exec_id)
+        if state is not None and state.was_reset:
+            return self._past_feed(sandbox, state, offsets, reader_id)
         if state is None:
             if not sandbox.runs:
                 raise ExecNotFoundError(f"{sandbox_id} knows no command {exec_id!r}", sandbox_id=sandbox_id)
@@ -308,6 +313,17 @@ class Execs:
         feed = ExecFeed(sandbox, state, offsets, reader_id, lambda _: reader, self._slots, self._closed)
         self.feeds.add(feed)
         return feed
+
+    def _past_feed(self, sandbox: LiveSandbox, state: ExecState, offsets: tuple[int, int], reader_id: str) -> ExecFeed:
+        """A reader of what a command left behind that ran before its sandbox was reset.
+
+        Raises:
+            SandboxExecutionError: it left nothing.
+        """
+        if state.recorded is not None and state.exit is not None:
+            return self._feed(sandbox, state, offsets, reader_id)
+        error = error_of_reset(sandbox.sandbox_id, started=state.started)
+        return self._retained_feed(sandbox.sandbox_id, state.exec_id, offsets, reader_id, error)
 
     def _feed(
         self, sandbox: LiveSandbox, state: ExecState, offsets: tuple[int, int], reader_id: str, memory: Memory | None = None

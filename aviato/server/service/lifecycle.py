@@ -8,6 +8,7 @@ import logging
 import time
 from base64 import b64decode
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aviato.server.backends.base import Backend, ResolvedImage
+    from aviato.server.link.link import Process1Link
     from aviato.server.service.detached import Detached
     from aviato.server.service.egress import Egress
     from aviato.server.service.leases import Leases
@@ -40,6 +42,7 @@ STOP_SLACK_SECONDS = 10.0
 """More than a process 1 takes to kill everything and to drain what was written."""
 DESTROY_SECONDS = 20.0
 OUTPUT_SECONDS = 2.0
+MOMENT_SECONDS = 0.001
 
 
 class Lifecycle:
@@ -81,8 +84,8 @@ class Lifecycle:
         self._ports = ports
         self._egress = egress
         self._results = results
-        self.leftovers: set[str] = set()
-        """Ids whose place could not be taken away yet."""
+        self.leftovers: dict[str, str] = {}
+        """Places that could not be taken away yet, and whose record has to be saved before they can."""
         self.batch_cleanup = BatchCleanup(registry, self._destroy_all, self._forget)
 
     def begin(self, sandbox: LiveSandbox) -> None:
@@ -99,8 +102,41 @@ class Lifecycle:
             self._kill(sandbox)  # Its command is over and was read: there is nothing to drain.
         elif before is State.RUNNING:
             self.stop(sandbox)
-        elif sandbox.task is not None:
-            sandbox.task.cancel()
+        elif (task := sandbox.restart or sandbox.task) is not None:
+            task.cancel()
+
+    def reset(self, sandbox: LiveSandbox, place_id: str, image: ResolvedImage, secrets: dict[str, str]) -> None:
+        """Let it begin anew, in another place.
+
+        Args:
+            sandbox: it runs.
+            place_id: of that place.
+            image: that it begins with.
+            secrets: environment variables that it has.
+        """
+        link, left = sandbox.link, sandbox.place_id
+        assert link is not None
+        sandbox.begin_anew(place_id, image, secrets)
+        self._save(sandbox)
+        self._egress.close(sandbox.sandbox_id)
+        sandbox.restart = asyncio.create_task(self._begin(sandbox), name=f"reset of {sandbox.sandbox_id}")
+        sandbox.spawn(sandbox.restart)
+        link.abandon(Ended(reason="reset"))
+        sandbox.spawn(asyncio.create_task(self._leave(sandbox, link, left)))
+
+    async def _leave(self, sandbox: LiveSandbox, link: Process1Link, place_id: str) -> None:
+        """End what was there before a reset. Results that are there and have not arrived are kept."""
+        if not link.active_execs():
+            self._backend.kill(place_id)
+        else:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_SLACK_SECONDS):
+                    await link.stop(0)
+            await self._results.gather(sandbox.sandbox_id, partial(self._backend.leave_results, place_id))
+            for exec_id in (*sandbox.confirmed, *sandbox.recorded_results()):
+                self._results.confirm(sandbox.sandbox_id, exec_id)
+        link.let_go(Ended(reason="reset"))
+        await self.destroy(place_id)
 
     def stop(self, sandbox: LiveSandbox) -> None:
         """Tell its process 1 to end, with what is left of the grace."""
@@ -124,24 +160,40 @@ class Lifecycle:
 
     async def _until_ended(self, sandbox: LiveSandbox) -> Ending:
         if sandbox.link is None:
-            try:
-                await self._start(sandbox)
-            except asyncio.CancelledError:
-                if sandbox.asked is None:
-                    raise
-                _uncancel()
-                return ending_of("stopped", asked=sandbox.asked)
-            except TimeoutError:
-                return start_failed(f"its start took longer than {START_SECONDS:g} s")
-            except AviatoError as error:
-                return not_started(error)
-            except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
-                    raise
-                return start_failed(f"the server has no descriptor left for it ({error.strerror}); raise its `ulimit -n`")
+            if (ending := await self._begin(sandbox)) is not None:
+                return ending
         elif sandbox.state is State.STOPPING:
             self.stop(sandbox)  # It was found again, and an earlier server had told it to end.
-        return await self._watch(sandbox)
+        restart = None
+        while True:
+            ended: Ending | None = await self._watch(sandbox)
+            while sandbox.restart is not restart:
+                restart = sandbox.restart
+                assert restart is not None
+                if (ending := await restart) is not None:
+                    return ending
+                ended = None
+            if ended is not None:
+                return ended
+
+    async def _begin(self, sandbox: LiveSandbox) -> Ending | None:
+        """Start it; returns its ending where it does not."""
+        try:
+            await self._start(sandbox)
+        except asyncio.CancelledError:
+            if sandbox.asked is None:
+                raise
+            _uncancel()
+            return ending_of("stopped", asked=sandbox.asked)
+        except TimeoutError:
+            return start_failed(f"its start took longer than {START_SECONDS:g} s")
+        except AviatoError as error:
+            return not_started(error)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            return start_failed(f"the server has no descriptor left for it ({error.strerror}); raise its `ulimit -n`")
+        return None
 
     async def _start(self, sandbox: LiveSandbox) -> None:
         if sandbox.image is not None and not sandbox.image.is_here:
@@ -149,7 +201,8 @@ class Lifecycle:
         await sandbox.place
         if sandbox.asked is not None:
             raise asyncio.CancelledError  # In the turn in which it got its slot.
-        sandbox.admit()
+        if sandbox.state is State.QUEUED:
+            sandbox.admit()
         if not sandbox.record.begun:
             sandbox.record = sandbox.record.but(begun=True)
             self._registry.save(sandbox.record)
@@ -187,12 +240,12 @@ class Lifecycle:
             with suppress(SandboxGone):
                 await self._main.start(sandbox, link)
         if sandbox.state is State.STARTING:
-            before = sandbox.record.status
+            before = sandbox.record
             sandbox.start()
             lifetime = self.lifetime(sandbox)
             sandbox.expires_at = None if lifetime is None else time.monotonic() + lifetime
             sandbox.tell_running()
-            if sandbox.record.status is not before:
+            if sandbox.record is not before:
                 # While its first command starts. In the same turn: nobody is told of a result before a later server would know
                 # that something has run in it, and until then its process 1 remembers the command.
                 self._save(sandbox)
@@ -206,7 +259,9 @@ class Lifecycle:
             self._registry.save(sandbox.record)
 
     def lifetime(self, sandbox: LiveSandbox) -> float | None:
-        """Its lifetime in seconds; None for a leased one that asked for none."""
+        """Its lifetime in seconds, after a reset what is left of it; None for a leased one that asked for none."""
+        if sandbox.expires_at is not None:
+            return max(sandbox.expires_at - time.monotonic(), MOMENT_SECONDS)
         if sandbox.request.max_lifetime_seconds is not None or not sandbox.record.detached:
             return sandbox.request.max_lifetime_seconds
         return self._settings.max_detached_lifetime
@@ -215,7 +270,8 @@ class Lifecycle:
         """What the backend is asked for."""
         assert sandbox.image is not None
         return SandboxSpec(
-            sandbox_id=sandbox.sandbox_id,
+            sandbox_id=sandbox.place_id,
+            host_name=sandbox.sandbox_id,
             image=sandbox.image,
             environment=sandbox.request.environment_variables,
             secrets=sandbox.secrets,
@@ -235,17 +291,20 @@ class Lifecycle:
         )
 
     async def _watch(self, sandbox: LiveSandbox) -> Ending:
-        assert sandbox.link is not None
+        link = sandbox.link
+        assert link is not None
         try:
-            ended = await sandbox.link.wait_ended()
+            ended = await link.wait_ended()
         except asyncio.CancelledError:
             if not sandbox.forced:
                 raise
             _uncancel()
             ended = Ended(reason="lost")
         left = None
+        if sandbox.link is not link:
+            return lost("it was reset")
         if ended.reason == "lost" and sandbox.asked is None:
-            left = await in_thread(self._backend.how_ended, sandbox.sandbox_id)
+            left = await in_thread(self._backend.how_ended, sandbox.place_id)
         await self._main.drained(sandbox, OUTPUT_SECONDS)
         return ending_of(ended.reason, asked=sandbox.asked, left=left, returncode=ended.returncode, message=ended.message)
 
@@ -263,7 +322,7 @@ class Lifecycle:
 
     def _kill(self, sandbox: LiveSandbox) -> None:
         """End it without a word; its life goes on when its link ends."""
-        if self._backend.kill(sandbox.sandbox_id):
+        if self._backend.kill(sandbox.place_id):
             sandbox.forced = True
             sandbox.killed_at = time.monotonic()
         else:
@@ -282,13 +341,13 @@ class Lifecycle:
         dead = sandbox.killed_at is not None and sandbox.link is not None and sandbox.link.ended() is not None
         if sandbox.record.begun and not dead:
             if not sandbox.forced and (sandbox.link is None or sandbox.link.active_execs()):
-                await self._results.gather(sandbox.sandbox_id, self._backend.leave_results)
+                await self._results.gather(sandbox.sandbox_id, partial(self._backend.leave_results, sandbox.place_id))
                 # Process 1 may have ended before it heard of those, and some arrive meanwhile.
                 for exec_id in (*sandbox.confirmed, *sandbox.recorded_results()):
                     self._results.confirm(sandbox.sandbox_id, exec_id)
                 if sandbox.link is None:
                     await self._detached.adopt(sandbox, self._results)
-            await self.destroy(sandbox.sandbox_id)
+            await self.destroy(sandbox.place_id)
         if sandbox.link is not None:
             sandbox.link.detach()
         record = sandbox.conclude()
@@ -299,7 +358,7 @@ class Lifecycle:
             self.batch_cleanup.add(sandbox)
             return
         if not self._registry.save(record) and not sandbox.for_one_run:
-            await self._remember_end(sandbox.sandbox_id, str(record.status_reason))
+            await self._remember_end(sandbox, str(record.status_reason))
         self._forget(sandbox)
 
     def _forget(self, sandbox: LiveSandbox) -> None:
@@ -312,33 +371,34 @@ class Lifecycle:
         finally:
             sandbox.remove()
 
-    async def _remember_end(self, sandbox_id: str, reason: str) -> None:
+    async def _remember_end(self, sandbox: LiveSandbox, reason: str) -> None:
         """The store takes no end now: a server that comes before it does would make the sandbox anew, after its stop."""
-        self.leftovers.add(sandbox_id)
+        self.leftovers[sandbox.place_id] = sandbox.sandbox_id
         try:
-            await in_thread(self._backend.remember_end, sandbox_id, reason)
+            await in_thread(self._backend.remember_end, sandbox.place_id, reason)
         except OSError as error:
-            log.error("the end of sandbox %s cannot be remembered: %s", sandbox_id, error)
+            log.error("the end of sandbox %s cannot be remembered: %s", sandbox.sandbox_id, error)
 
-    async def destroy(self, sandbox_id: str) -> None:
+    async def destroy(self, place_id: str) -> None:
         """Take a place away; what resists is tried again by the reaper."""
         try:
             async with asyncio.timeout(DESTROY_SECONDS):
-                await self._backend.destroy(sandbox_id)
-            self.leftovers.discard(sandbox_id)
+                await self._backend.destroy(place_id)
+            self.leftovers.pop(place_id, None)
         except Exception as error:
-            self.leftovers.add(sandbox_id)
-            log.warning("the place of sandbox %s cannot be taken away yet: %r", sandbox_id, error)
+            self.leftovers.setdefault(place_id, place_id)
+            log.warning("the place %s cannot be taken away yet: %r", place_id, error)
 
-    async def _destroy_all(self, sandbox_ids: Sequence[str]) -> None:
-        """As `destroy`, for sandboxes that were killed."""
+    async def _destroy_all(self, place_ids: Sequence[str]) -> None:
+        """As `destroy`, for places of sandboxes that were killed."""
         try:
             async with asyncio.timeout(DESTROY_SECONDS):
-                left = await self._backend.destroy_all(sandbox_ids)
+                left = await self._backend.destroy_all(place_ids)
         except Exception as error:
             log.warning("the places of sandboxes cannot be taken away yet: %r", error)
-            left = list(sandbox_ids)
-        self.leftovers.update(left)
+            left = list(place_ids)
+        for place_id in left:
+            self.leftovers.setdefault(place_id, place_id)
 
 
 def _uncancel() -> None:

@@ -51,6 +51,7 @@ class LiveSandbox:
         killed_at: when its process 1 was killed without being told to end, by the monotonic clock.
         ending: how it ended, once that is known.
         ready: set when it runs, or never will.
+        restart: makes its next process 1, once it is reset; gives its ending where there is none.
         settled: set with `ENDED`.
         gone: set with `GONE`.
         calls: requests that use it now.
@@ -87,12 +88,18 @@ class LiveSandbox:
     expires_at: float | None = None
     on_run: list[Callable[[], None]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
-    helpers: set[asyncio.Task[None]] = field(default_factory=set)
+    restart: asyncio.Task[Ending | None] | None = None
+    helpers: set[asyncio.Task[Any]] = field(default_factory=set)
 
     @property
     def sandbox_id(self) -> str:
         """Its id."""
         return self.record.sandbox_id
+
+    @property
+    def place_id(self) -> str:
+        """What the backend knows it by: the id of the place that it is in."""
+        return self.record.place_id or self.record.sandbox_id
 
     @property
     def let_go(self) -> bool:
@@ -111,8 +118,8 @@ class LiveSandbox:
 
     @property
     def main_exec_id(self) -> str:
-        """Id of its main command: the same at every start, so that it runs at most once."""
-        return "ex-" + self.sandbox_id[3:]
+        """Id of its main command: the same at every start in its place, so that it runs at most once there."""
+        return "ex-" + self.place_id[3:]
 
     @property
     def waits_for_image(self) -> bool:
@@ -156,8 +163,20 @@ class LiveSandbox:
 
     def start(self) -> None:
         """Commands can be sent to it from now on."""
-        self._go(Event.STARTED, started_at=time.time(), startup_seconds=time.monotonic() - self.accepted_at)
+        self._go(Event.STARTED, startup_seconds=time.monotonic() - self.accepted_at)
+        if self.record.started_at is None:
+            self.record = self.record.but(started_at=time.time())
         self.ready.set()
+
+    def begin_anew(self, place_id: str, image: ResolvedImage, secrets: dict[str, str]) -> None:
+        """Leave its place and its process 1 for others; commands of before are of the past."""
+        self._go(Event.RESET)
+        self.record = self.record.but(
+            place_id=place_id, begun=False, started_at=None, image=image.reference, image_note=image.note
+        )
+        self.image, self.secrets, self.link, self.output, self.ready = image, secrets, None, None, Flag()
+        for state in self.execs.values():
+            state.was_reset = True
 
     def ask_to_end(self, reason: str, grace_seconds: float = 0.0) -> None:
         """End it, whatever it does now; the first reason holds, and a repeat can only shorten the grace."""
@@ -211,7 +230,7 @@ class LiveSandbox:
         ending = self.ending or terminated(self.asked or "stopped")
         return error_of(self.sandbox_id, ending, started=started)
 
-    def spawn(self, task: asyncio.Task[None]) -> None:
+    def spawn(self, task: asyncio.Task[Any]) -> None:
         """Keep a helper task alive until it is done."""
         self.helpers.add(task)
         task.add_done_callback(self.helpers.discard)

@@ -18,7 +18,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError, SandboxResourceExhaustedError, SandboxUnavailableError
-from aviato.options import SandboxStatus
 from aviato.server.port_relay import refuse, relay
 from aviato.server.service.registry import running
 from aviato.wire.sandboxes import PORT_HOST, PortInfo, service_url
@@ -143,7 +142,7 @@ class Ports:
         try:
             await self._take_up(sandbox)
         except OSError as error:
-            if sandbox.record.status is SandboxStatus.PENDING:
+            if sandbox.record.started_at is None:
                 message = f"the ports of sandbox {sandbox.sandbox_id} cannot be opened: {error}"
                 raise SandboxUnavailableError(message, sandbox_id=sandbox.sandbox_id, reason="ports") from error
             log.warning("the ports of sandbox %s cannot be opened again: %s", sandbox.sandbox_id, error)
@@ -152,7 +151,7 @@ class Ports:
             self._accept_from(port)
 
     async def _take_up(self, sandbox: LiveSandbox) -> None:
-        channel = await self._backend.open_descriptor_channel(sandbox.sandbox_id)
+        channel = await self._backend.open_descriptor_channel(sandbox.place_id)
         exposed = self._exposed.get(sandbox.sandbox_id)
         try:
             if exposed is None:
@@ -171,6 +170,8 @@ class Ports:
                 for port in exposed.ports.values():
                     port.listener.close()
             raise
+        if exposed.channel is not None:
+            exposed.channel.close()  # Of a process 1 that was before this one.
         exposed.sandbox, exposed.channel = sandbox, channel
         self._exposed[sandbox.sandbox_id] = exposed
         addresses: dict[int, int | None] = {number: exposed.ports[number].address for number in sandbox.record.ports}
@@ -295,7 +296,7 @@ class Ports:
         async with exposed.opening:
             assert exposed.sandbox is not None
             if exposed.channel is None or not exposed.channel.open:
-                exposed.channel = await self._backend.open_descriptor_channel(exposed.sandbox.sandbox_id)
+                exposed.channel = await self._backend.open_descriptor_channel(exposed.sandbox.place_id)
             return exposed.channel
 
     # -- looking

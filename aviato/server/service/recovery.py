@@ -81,10 +81,10 @@ class Recovery:
         for record in records:
             if record.sandbox_id in self._unbegun:
                 await self._take_up(self._unbegun[record.sandbox_id], self._queue)
-        known = {record.sandbox_id for record in records}
-        for sandbox_id in await self._backend.place_ids():
-            if sandbox_id not in known:
-                await self._lifecycle.destroy(sandbox_id)
+        known = {record.place_id or record.sandbox_id for record in records}
+        for place_id in await self._backend.place_ids():
+            if place_id not in known:
+                await self._lifecycle.destroy(place_id)
         await self._detached.clear(self._registry.live, self._registry.find_record)
 
     async def _take_up(self, record: SandboxRecord, how: Callable[[SandboxRecord], Awaitable[None]]) -> None:
@@ -130,7 +130,9 @@ class Recovery:
         sandbox = self._found(record, State.QUEUED)
         try:
             sandbox.secrets = await self._secrets.find_again(sandbox.request.secrets)
-            sandbox.image = self._backend.resolve_image(sandbox.request.image, fallback=sandbox.request.image_fallback)
+            # One that was being reset begins with what that was to give it.
+            asked = sandbox.request.image if record.place_id is None else record.image
+            sandbox.image = self._backend.resolve_image(asked, fallback=sandbox.request.image_fallback)
             sandbox.record = record.but(ports={**self._ports.open(sandbox.sandbox_id, record.ports)})
         except AviatoError as error:
             sandbox.settle(not_started(error))
@@ -146,19 +148,20 @@ class Recovery:
 
     async def _resume(self, record: SandboxRecord) -> None:
         """Go on with it, or with its end."""
-        if record.sandbox_id in self._placed:
+        place_id = record.place_id or record.sandbox_id
+        if place_id in self._placed:
             record = record.but(begun=True)  # So it was, or its end was remembered there.
         is_asked = record.status is SandboxStatus.TERMINATING
         if not record.begun and not is_asked:
             self._unbegun[record.sandbox_id] = record
             return
         sandbox = self._found(record, State.STOPPING if is_asked else State.STARTING)
-        link = await self._reconnect(record.sandbox_id)
+        link = await self._reconnect(place_id)
         if not is_asked and record.started_at is None and await self._is_unused(sandbox, link):
             # Its server died before it had made it, or said what holds inside (environment, directory, lifetime).
             if link is not None:
                 link.detach()
-            await self._lifecycle.destroy(record.sandbox_id)
+            await self._lifecycle.destroy(place_id)
             self._unbegun[record.sandbox_id] = record = record.but(begun=False)
             self._registry.save(record)
             return
@@ -167,7 +170,7 @@ class Recovery:
         if is_asked:
             self._slots.leaving(sandbox)
         if link is None:
-            left = await in_thread(self._backend.how_ended, record.sandbox_id)
+            left = await in_thread(self._backend.how_ended, place_id)
             sandbox.settle(ending_of("lost", asked=sandbox.asked, left=left, message="its process 1 was gone after a restart"))
             await self._detached.restore(sandbox)
             sandbox.task = asyncio.create_task(self._lifecycle.conclude(sandbox))
@@ -190,10 +193,10 @@ class Recovery:
         """
         if link is not None:
             return not (link.hello["execs"] or link.hello.get("configured"))
-        if sandbox.sandbox_id not in await self._backend.place_ids():
+        if sandbox.place_id not in await self._backend.place_ids():
             return True
         # Commands come later; the main one may have run, and then its process 1 was killed before it could be told.
-        left = await in_thread(self._backend.how_ended, sandbox.sandbox_id)
+        left = await in_thread(self._backend.how_ended, sandbox.place_id)
         return left is None and sandbox.request.command is None
 
     def _found(self, record: SandboxRecord, state: State) -> LiveSandbox:
@@ -228,18 +231,18 @@ class Recovery:
                 lease = self._leases.renew(sandbox.record.lease_id, lambda: None, Caller(tenant=sandbox.record.owner))
             self._leases.attach(lease, sandbox)
 
-    async def _reconnect(self, sandbox_id: str) -> Process1Link | None:
+    async def _reconnect(self, place_id: str) -> Process1Link | None:
         """A link to its process 1; what fails while that lives is tried again, since a sandbox is given up for good."""
         deadline = time.monotonic() + RECONNECT_SECONDS
         while True:
             try:
                 async with asyncio.timeout(RECONNECT_SECONDS):
-                    return await self._backend.reconnect(sandbox_id)
+                    return await self._backend.reconnect(place_id)
             except (TimeoutError, AviatoError, SandboxGone, OSError) as error:
                 if isinstance(error, SandboxUnavailableError) and not error.retryable:
                     raise
                 if time.monotonic() + AGAIN_SECONDS > deadline:
-                    log.warning("sandbox %s does not answer: %r", sandbox_id, error)
+                    log.warning("process 1 in the place %s does not answer: %r", place_id, error)
                     return None
             await asyncio.sleep(AGAIN_SECONDS)
 

@@ -8,7 +8,7 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxNotFoundError, SandboxUnavailableError
-from aviato.server.states import Ending, State, error_of
+from aviato.server.states import Ending, State, error_of, error_of_reset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -192,6 +192,8 @@ async def running(sandbox: LiveSandbox) -> Process1Link:
 
 async def error_of_gone(sandbox: LiveSandbox, gone: SandboxGone, *, started: bool | None = None) -> SandboxError:
     """The error of the ending of a sandbox that went away under a request."""
+    if gone.ended.reason == "reset":
+        return error_of_reset(sandbox.sandbox_id, started=started)
     task = sandbox.task
     if sandbox.state < State.ENDED and (task is None or task.done()):
         return SandboxUnavailableError(f"the server let go of the sandbox ({gone})", reason="server_stopping", started=started)

@@ -322,7 +322,7 @@ class Sandboxes:
     def _info(self, sandbox: LiveSandbox | None, record: SandboxRecord) -> SandboxInfo:
         info = info_of(record, None if sandbox is None else self._slots.queue_of(sandbox))
         here: dict[str, Any] = {
-            "root_path": self._backend.root_path(record.sandbox_id),
+            "root_path": self._backend.root_path(record.place_id or record.sandbox_id),
             "local_sockets": self._backend.local_sockets,
         }
         if sandbox is not None and sandbox.waits_for_image:

@@ -28,6 +28,7 @@ from aviato.server.service.output.retained_results import RetainedResults
 from aviato.server.service.ports import Ports
 from aviato.server.service.recovery import Recovery
 from aviato.server.service.registry import Registry
+from aviato.server.service.resets import Resets
 from aviato.server.service.run_code import CodeRunner
 from aviato.server.service.runs import Runs
 from aviato.server.service.sandboxes import Sandboxes
@@ -99,6 +100,7 @@ class Service:
             self.egress,
             self.results,
         )
+        self.resets = Resets(backend, self.registry, self.lifecycle, self.slots, self.secrets)
         self.execs = Execs(self.registry, self.slots, self.results, self.exec_records, self.detached)
         self.files = Files(self.registry, self.slots)
         self.shared_memories = SharedMemories()

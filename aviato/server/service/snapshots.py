@@ -195,7 +195,7 @@ class Snapshots:
     async def _below(self, store: ImageStore, sandbox: LiveSandbox) -> tuple[str | None, ResolvedImage | None]:
         """The image of the store that a sandbox was made of, or what is this machine's own; also of an earlier server's."""
         if sandbox.image is None:
-            image_id = await in_thread(store.used_by, sandbox.sandbox_id)
+            image_id = await in_thread(store.used_by, sandbox.place_id)
         else:
             image_id = sandbox.image.image_id
         if image_id is not None:

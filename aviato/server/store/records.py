@@ -31,6 +31,7 @@ class SandboxRecord:
         egress: what it may connect to: `none`, `internet`, or the hosts of its allow-list.
         unkept_promises: of its backend, when it was accepted.
         for_one_run: it was made for one command, and ends with it.
+        place_id: of the place that it is in, where that has not the sandbox's own id.
     """
 
     sandbox_id: str
@@ -59,6 +60,7 @@ class SandboxRecord:
     egress: str | list[str] = "none"
     unkept_promises: tuple[str, ...] = ()
     for_one_run: bool = False
+    place_id: str | None = None
     body: str | None = None
 
     def but(self, **changes: Any) -> SandboxRecord:
@@ -112,7 +114,7 @@ class LeaseRecord:
 SANDBOX_COLUMNS = tuple(item.name for item in fields(SandboxRecord))
 _FIELDS = frozenset(SANDBOX_COLUMNS)
 FIXED_COLUMNS = (
-    *("sandbox_id", "created_at", "body_hash", "detached", "lease_id", "owner", "image", "image_note", "tags", "annotations"),
+    *("sandbox_id", "created_at", "body_hash", "detached", "lease_id", "owner", "image_note", "tags", "annotations"),
     *("limits", "egress", "unkept_promises", "for_one_run"),
 )
 """Of a sandbox, that stay as they were when it was accepted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 SCHEMA = """
 CREATE TABLE sandboxes (
@@ -32,6 +32,7 @@ CREATE TABLE sandboxes (
     egress TEXT NOT NULL DEFAULT '"none"',
     unkept_promises TEXT NOT NULL DEFAULT '[]',
     for_one_run INTEGER NOT NULL DEFAULT 0,
+    place_id TEXT,
     body_hash TEXT NOT NULL,
     body TEXT
 );
@@ -80,5 +81,6 @@ MIGRATIONS = {
     """,
     5: "ALTER TABLE sandboxes ADD COLUMN unkept_promises TEXT NOT NULL DEFAULT '[]';",
     6: "ALTER TABLE sandboxes ADD COLUMN for_one_run INTEGER NOT NULL DEFAULT 0;",
+    7: "ALTER TABLE sandboxes ADD COLUMN place_id TEXT;",
 }
 """From each older version to the next."""

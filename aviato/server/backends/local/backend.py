@@ -66,7 +66,7 @@ MOST_REFUSALS = 3
 """In a row, of places that were left: whatever it is on this machine that refuses them, each costs a create some time."""
 DEATH_SECONDS = 15.0
 RECONNECT_SECONDS = 5.0
-_EXAMPLE, _EARLIER_EXAMPLE = new_sandbox_id(), new_sandbox_id()
+_EXAMPLE, _NAME_EXAMPLE, _EARLIER_EXAMPLE = (new_sandbox_id() for _ in range(3))
 """In the place of ids; by their random part nothing else is taken for them."""
 
 
@@ -577,7 +577,7 @@ class LocalBackend(Backend):
         limits = self.limits(spec)
         seen = seen_of(spec.limits, limits, self._facts, processors)
         return plan.PlanOptions(
-            sandbox_id=spec.sandbox_id,
+            host_name=_host_name(spec),
             place=self._directories.path(spec.sandbox_id),
             facts=self._facts,
             interpreter=interpreter,
@@ -619,12 +619,12 @@ class LocalBackend(Backend):
         key = (spec.image, spec.packages_at, below, asked, processors, *ways)
 
         def made() -> requests.Request:
-            example = replace(spec, sandbox_id=_EXAMPLE)
+            example = replace(spec, sandbox_id=_EXAMPLE, host_name=_NAME_EXAMPLE)
             options = self._options(example, below, merged=place is not None, processors=processors)
             return requests.example(self._request(example, options, uid))
 
         usual = self._known().requests.get(key, made)
-        ids = {_EXAMPLE: spec.sandbox_id}
+        ids = {_EXAMPLE: spec.sandbox_id, _NAME_EXAMPLE: _host_name(spec)}
         if place is not None:
             ids[_EARLIER_EXAMPLE] = place.sandbox_id
         return usual.renamed(ids, *self._ids(uid), 0 if place is None else place.lent.number)
@@ -687,7 +687,7 @@ class LocalBackend(Backend):
         return {
             "environment": {
                 **self._environment(spec),
-                **way_out.environment(spec.egress_port, spec.sandbox_id),
+                **way_out.environment(spec.egress_port, _host_name(spec)),
                 **spec.environment,
                 **spec.secrets,
             },
@@ -789,6 +789,10 @@ class LocalBackend(Backend):
                 await dead.wait()
         finally:
             loop.remove_reader(pidfd)
+
+
+def _host_name(spec: SandboxSpec) -> str:
+    return spec.host_name or spec.sandbox_id
 
 
 def _has_ports(spec: SandboxSpec) -> bool:

@@ -141,7 +141,7 @@ class PlanOptions:
     """What one sandbox is to be.
 
     Attributes:
-        sandbox_id: also its host name.
+        host_name: what the sandbox calls itself.
         place: its directory on the machine.
         facts: of the machine.
         interpreter: prefix, executable and minor version of the Python that `python` means; `host` images only.
@@ -168,7 +168,7 @@ class PlanOptions:
         disk_bytes: of the writable layer.
     """
 
-    sandbox_id: str
+    host_name: str
     place: str
     facts: HostFacts = field(default_factory=HostFacts)
     interpreter: tuple[str, str, int] | None = None
@@ -366,7 +366,7 @@ def _host_tree(options: PlanOptions) -> list[Step]:
         Step("links", ((*local_time(options.facts), *shared),), "the time zone, what is shared of the machine's"),
         Step(
             "files",
-            ((*made.files, (HOSTS_FILE, hosts(options.sandbox_id))),),
+            ((*made.files, (HOSTS_FILE, hosts(options.host_name))),),
             "what programs look up in /etc, with nothing of the machine in it; what makes an environment of the interpreter",
         ),
     ]
@@ -385,7 +385,7 @@ def _image_tree(options: PlanOptions) -> list[Step]:
     names = (options.working_dir or "").strip("/").split("/")
     above = [f"/{'/'.join(names[:count])}" for count in range(1, len(names) + 1) if names != [""]]
     directories += [(path, 0o755) for path in above if path not in dict(directories)]
-    own = ((HOSTS_FILE, hosts(options.sandbox_id)), ("/etc/hostname", f"{options.sandbox_id}\n"))
+    own = ((HOSTS_FILE, hosts(options.host_name)), ("/etc/hostname", f"{options.host_name}\n"))
     return [
         Step("directories", (tuple(directories),), "what every sandbox has, where the image lacks it"),
         Step("own_files", (own,), "its own names, in place of those of the machine that made the image"),
@@ -403,7 +403,7 @@ def _kernel_trees(options: PlanOptions) -> list[Step]:
         Step("tmpfs", ("/dev/shm", options.shared_bytes, 0o1777), "shared memory"),
         Step("tmpfs", ("/run", bounds.RUN_BYTES, 0o755), "run time files"),
         *(
-            [Step("files", (((HOSTS, hosts(options.sandbox_id)),),), "of /etc, the one that is its own")]
+            [Step("files", (((HOSTS, hosts(options.host_name)),),), "of /etc, the one that is its own")]
             if _has_own_hosts(options)
             else []
         ),
@@ -561,7 +561,7 @@ def _closing(options: PlanOptions) -> list[Step]:
     return [
         Step("loopback", (), "127.0.0.1 and ::1, the only network there is"),
         Step("watch_sockets", (), "process 1 can ask the kernel what they hold, which the filter lets nobody ask for"),
-        Step("hostname", (options.sandbox_id,), "its own name"),
+        Step("hostname", (options.host_name,), "its own name"),
         Step("limits", (tuple(limits.items()),), "of process 1 and of all users of the next namespace together"),
         *(
             [Step("processors", (options.seen.processors,), "as many as its limit")]

@@ -103,16 +103,16 @@ class RetainedResults:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SAVE_SECONDS, self._save_on_time)
 
-    async def gather(self, sandbox_id: str, leave: Callable[[str, str], bool]) -> None:
+    async def gather(self, sandbox_id: str, leave: Callable[[str], bool]) -> None:
         """Take what process 1 of an ended sandbox left behind.
 
         Args:
             sandbox_id: which.
-            leave: puts that into a file, given the sandbox and a path; False if there is nothing.
+            leave: puts that into a file, given its path; False if there is nothing.
         """
         path = self._path(sandbox_id)
         try:
-            found = await in_thread(lambda: _index(path) if leave(sandbox_id, path) else {})
+            found = await in_thread(lambda: _index(path) if leave(path) else {})
         except OSError as error:
             log.error("results of sandbox %s cannot be kept: %s", sandbox_id, error)
             return

@@ -1,0 +1,85 @@
+"""Resets: a sandbox goes on in another place, as it was just after its start or as a snapshot has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import AviatoValidationError
+from aviato.server.service.images import not_for_a_key
+from aviato.server.service.registry import running
+from aviato.wire.ids import derived_sandbox_id
+
+if TYPE_CHECKING:
+    from aviato.server.backends.base import Backend
+    from aviato.server.callers import Caller
+    from aviato.server.images.resolved import ResolvedImage
+    from aviato.server.service.lifecycle import Lifecycle
+    from aviato.server.service.live_sandbox import LiveSandbox
+    from aviato.server.service.registry import Registry
+    from aviato.server.service.secrets import Secrets
+    from aviato.server.service.slots import Slots
+    from aviato.wire.sandboxes import ResetSandbox
+
+
+class Resets:
+    """What is asked of sandboxes that are to begin anew.
+
+    Nothing of what ran is kept and looked at: the place is another one, so whatever was done in the one before is out of reach.
+
+    Args:
+        backend: has the images.
+        registry: of the sandboxes.
+        lifecycle: ends them in one place, and starts them in another.
+        slots: are told that one is in use meanwhile.
+        secrets: that they have.
+    """
+
+    def __init__(self, backend: Backend, registry: Registry, lifecycle: Lifecycle, slots: Slots, secrets: Secrets) -> None:
+        self._backend = backend
+        self._registry = registry
+        self._lifecycle = lifecycle
+        self._slots = slots
+        self._secrets = secrets
+
+    async def reset(self, sandbox_id: str, reset_id: str, request: ResetSandbox, caller: Caller) -> LiveSandbox:
+        """Let a sandbox begin anew, and return when it runs.
+
+        Args:
+            sandbox_id: which.
+            reset_id: made by the client; who comes again with it joins the first.
+            request: what it begins with.
+            caller: who asks.
+
+        Raises:
+            AviatoValidationError: it has a main command, its secrets cannot be had, or `to` is no snapshot.
+            SandboxImageError: there is no such snapshot, or not for this caller.
+            SandboxError: the sandbox has ended, or does meanwhile.
+        """
+        place_id = derived_sandbox_id(sandbox_id, reset_id)
+        sandbox = self._registry.find(sandbox_id)
+        with self._slots.use(sandbox):
+            if sandbox.place_id != place_id:
+                await self._reset(sandbox, place_id, request, caller)
+            await running(sandbox)
+        return sandbox
+
+    async def _reset(self, sandbox: LiveSandbox, place_id: str, request: ResetSandbox, caller: Caller) -> None:
+        if sandbox.request.command is not None:
+            message = f"sandbox {sandbox.sandbox_id} has a main command, which cannot be begun twice; make another sandbox"
+            raise AviatoValidationError(message, field_violations={"sandbox_id": "has a main command"})
+        image = self._image(sandbox, request.to, caller)
+        secrets = await self._secrets.find(sandbox.request.secrets, request.secret_values)
+        await running(sandbox)
+        # What waits for a moment may find that another reset was quicker, and the same one, too.
+        if sandbox.place_id != place_id:
+            self._lifecycle.reset(sandbox, place_id, image, secrets)
+
+    def _image(self, sandbox: LiveSandbox, to: str | None, caller: Caller) -> ResolvedImage:
+        if to is None:
+            return self._backend.resolve_image(sandbox.request.image, fallback=sandbox.request.image_fallback)
+        image = self._backend.resolve_image(to)
+        if image.is_snapshot and not caller.sees(image.owner):
+            raise not_for_a_key(to)
+        if not image.is_snapshot:
+            raise AviatoValidationError(f"to: {to!r} is no snapshot", field_violations={"to": "no snapshot"})
+        return image
