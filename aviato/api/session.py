@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
+    from aviato.api.pool import Pool
     from aviato.bridge.operation import OperationRef
     from aviato.calls.sandbox_config import Connection, SandboxOptions
     from aviato.core.client import Client
@@ -91,6 +92,7 @@ class Session:
         self._adopted: dict[str, SandboxState] = {}
         self._closing: OperationRef[None] | None = None
         self._exit_registered = False
+        self._pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
     # -- sandboxes
 
@@ -139,6 +141,25 @@ class Session:
                 begin(state.start_in_background(), f"start {state.sandbox_id}", shared=True)
         self._metrics.sandbox_created()
         return state
+
+    def pool(self, size: int, *, warmup: Sequence[str | Sequence[str]] = (), **options: Unpack[SandboxOptions]) -> Pool:
+        """Have the server keep sandboxes ready, for `sandbox()` of what this gives.
+
+        Args:
+            size: how many, 1 to 1000. They are made off the way, fewer where the machine has no room or nobody takes them.
+            warmup: commands that are run in each before it is handed out: text for `sh -c`, or words. They have its
+                environment and no network.
+            options: as the constructor of `Sandbox`; those of one sandbox can be given to `sandbox()`.
+
+        Raises:
+            TypeError, AviatoValidationError: an argument that cannot be meant, or the session is closed.
+        """
+        from aviato.api.pool import Pool
+        from aviato.calls import pooling
+
+        made = Pool(pooling.size(size), pooling.warmup(warmup), options, self._config, self._sandbox)
+        self._pools.add(made)
+        return made
 
     def function(
         self,
@@ -366,6 +387,7 @@ class Session:
         if self._slots is not None:
             self._slots.close()
         ids = set(self._made)
+        pools = await asyncio.gather(*(pool.close() for pool in self._pools), return_exceptions=True)
         if len(ids) > _ASK_FIRST:
             # Those that the server has not accepted yet are in no list of its, and may be there a moment later.
             starting = {name for name, state in self._states.items() if not state.is_accepted}
@@ -378,6 +400,7 @@ class Session:
         failures = [error for error in await asyncio.gather(*stops, return_exceptions=True) if error is not None]
         self._made, self._adopted = {}, {}
         self._log_rest()  # Commands that ran until now were cancelled.
+        failures += [error for error in pools if error is not None]
         if failures:
             raise failures[0]
 
@@ -389,7 +412,9 @@ class Session:
             self._log_rest()
             if self._slots is not None:
                 self._slots.close()
-            await asyncio.gather(*map(_stop, self._adopted.values()), return_exceptions=True)
+            await asyncio.gather(
+                *map(_stop, self._adopted.values()), *(pool.close() for pool in self._pools), return_exceptions=True
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -27,11 +27,11 @@ _METAVARS = {
     "packages": "NAME=DIR",
     "secrets_dir": "DIR", "auth": "wandb", "tls_cert": "F", "tls_key": "F", "allowed_host": "NAME", "wandb_entity": "NAME",
     "max_sandboxes": "N", "sandbox_uid_base": "N", "socket_fd": "N", "egress_allow_cidr": "CIDR", "run_code_concurrency": "N",
-    "max_queued_sandboxes": "N", "image_cache_bytes": "N", "registry_mirror": "HOST=HOST2",
+    "max_queued_sandboxes": "N", "image_cache_bytes": "N", "warm": "IMAGE=N", "registry_mirror": "HOST=HOST2",
 }  # fmt: skip
 
 
-_REPEATED = ("image", "packages", "registry_mirror", "egress_allow_cidr", "allowed_host", "wandb_entity")
+_REPEATED = ("image", "packages", "warm", "registry_mirror", "egress_allow_cidr", "allowed_host", "wandb_entity")
 
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:

@@ -18,7 +18,9 @@ from aviato.exceptions import (
     SandboxUnavailableError,
 )
 from aviato.wire.errors import ErrorBody, from_wire
+from aviato.wire.ids import new_sandbox_id
 from aviato.wire.images import ImageInfo, ImageList, PinImage, PrunedImages, PruneImages, PullImage, RemovedImage, RemoveImage
+from aviato.wire.pools import MakePool, PoolInfo
 from aviato.wire.sandboxes import MOST_RECEIVED, CreateSandbox, LeaseInfo, ResetSandbox, SandboxInfo, SandboxPage, StopSandbox
 from aviato.wire.snapshots import SnapshotInfo, SnapshotList, TakeSnapshot
 
@@ -267,6 +269,15 @@ class Client:
         path = f"/v1/sandboxes/{sandbox_id}/resets/{reset_id}"
         body = encode(ResetSandbox, **wanted)
         return decode(SandboxInfo, await self.call("reset sandbox", "PUT", path, body, silence_seconds=RESET_SECONDS))
+
+    async def keep_pool(self, pool_id: str, size: int, create: dict[str, Any]) -> PoolInfo:
+        """Have a pool for another while."""
+        body = encode(MakePool, size=size, sandbox={**create, "sandbox_id": new_sandbox_id(), "detached": True})
+        return decode(PoolInfo, await self.call("keep pool", "PUT", f"/v1/pools/{pool_id}", body))
+
+    async def remove_pool(self, pool_id: str) -> None:
+        """Have it no longer."""
+        await self.call("remove pool", "DELETE", f"/v1/pools/{pool_id}")
 
     async def list_snapshots(self) -> list[SnapshotInfo]:
         """Those that are there, the newest first."""

@@ -76,6 +76,11 @@ class Admission:
         return len(self._live)
 
     @property
+    def in_flight(self) -> int:
+        """How many are starting."""
+        return len(self._in_flight)
+
+    @property
     def waiting(self) -> int:
         """How many wait."""
         return len(self._queue)

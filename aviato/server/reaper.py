@@ -30,6 +30,7 @@ ROUND_SECONDS = 1.0
 UNREAD_BYTES = 256 << 20
 """Output that the server holds for readers that do not read."""
 CAPACITY_SECONDS = 5.0
+POOLS_SECONDS = 2.0
 GARBAGE_SECONDS = 5.0
 GARBAGE_BYTES = 64 << 20
 """By how much the server grows before it looks for garbage."""
@@ -82,6 +83,8 @@ class Reaper:
             admission = self._service.slots.admission
             admission.limit = capacity(await in_thread(room, admission.live))
             self._service.slots.update()
+        if self._is_due("pools", POOLS_SECONDS, now):
+            self._service.warm_pools.tick()
         if self._is_due("garbage", GARBAGE_SECONDS, now):
             self._collect()
         if self._is_due("checkpoint", CHECKPOINT_SECONDS, now, at_once=True):

@@ -69,6 +69,9 @@ class ServerSettings(BaseModel):
         description="Host that images of a registry are looked for at first, such as docker.io=mirror.example.org; may be "
         "repeated.",
     )
+    warm: dict[str, Annotated[int, Field(ge=1, le=1000)]] = Field(
+        {}, description="Keep sandboxes of an image ready, such as python:3.12=32; may be repeated."
+    )
     secrets_dir: str | None = Field(None, description="Directory whose files are the secrets of store `file`.")
     max_detached_lifetime: Seconds = Field(86_400.0, description="Seconds that a detached sandbox may live.")
     max_sandboxes: Annotated[int, Field(ge=1)] | None = Field(
@@ -162,6 +165,22 @@ class ServerSettings(BaseModel):
             if not equals or not name or not directory:
                 raise ValueError(f"{item!r} is not NAME=DIR")
             table[name] = directory
+        return table
+
+    @field_validator("warm", mode="before")
+    @classmethod
+    def _numbers(cls, value: Any) -> Any:
+        """`IMAGE=N` items, as flags and the variable have them, into a table."""
+        if isinstance(value, str):
+            value = [item.strip() for item in value.split(",") if item.strip()]
+        if not isinstance(value, (list, tuple)):
+            return value
+        table: dict[str, str] = {}
+        for item in value:
+            image, _, number = str(item).rpartition("=")
+            if not image or not number.isdecimal():
+                raise ValueError(f"{item!r} is not IMAGE=N, such as python:3.12=32")
+            table[image] = number
         return table
 
     @field_validator("registry_mirror", mode="before")

@@ -37,6 +37,11 @@ def new_reset_id() -> str:
     return "rs-" + _uuid7_base32()
 
 
+def new_pool_id() -> str:
+    """A new id of a pool, `pl-…`."""
+    return "pl-" + _uuid7_base32()
+
+
 def new_exec_id() -> str:
     """A new exec id, `ex-…`."""
     return "ex-" + _uuid7_base32()

@@ -15,6 +15,7 @@ from aviato.wire.ids import ID_PATTERN
 from aviato.wire.images import ImageReference
 from aviato.wire.resources import NO_RESOURCES, Resources
 
+PoolId = Annotated[str, StringConstraints(pattern=f"^pl-{ID_PATTERN}$")]
 SandboxId = Annotated[str, StringConstraints(pattern=f"^sb-{ID_PATTERN}$")]
 ExecId = Annotated[str, StringConstraints(pattern=f"^ex-{ID_PATTERN}$")]
 LeaseId = Annotated[str, StringConstraints(pattern=f"^ls-{ID_PATTERN}$")]
@@ -61,6 +62,9 @@ class MountedFile(RequestModel):
         return len(self.file_content) // 4 * 3 - self.file_content[-2:].count("=")
 
 
+MOST_WARMUP = 100
+
+
 class SecretReference(RequestModel):
     """A secret by its name, and the environment variable that it is inside."""
 
@@ -104,6 +108,11 @@ class CreateSandbox(RequestModel):
     tower_ids: list[Text] = empty(list)
     mounted_files: list[MountedFile] = empty(list)
     resources: Resources = Field(default_factory=lambda: NO_RESOURCES)
+    warmup: Annotated[list[Annotated[list[Text], Field(min_length=1)]], Field(max_length=MOST_WARMUP)] = empty(list)
+    """Commands that are run, one after the other, before it is said to run; one that fails fails its start. They have its
+    environment, and no way to the network."""
+    pool_id: PoolId | None = None
+    """The pool from which it may be had ready; where that is dry, or is not known, it starts as any other."""
     strict_limits: bool = False
     """Refuse a limit of the processor too where it cannot be kept."""
     secrets: Annotated[list[SecretReference], Field(max_length=MAX_SECRETS)] = empty(list)

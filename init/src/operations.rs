@@ -14,7 +14,7 @@ pub struct Operation {
 }
 
 const OPERATIONS: &[Operation] = &[
-    Operation { name: b"configure", is_use: false, run: Supervisor::configure },
+    Operation { name: b"configure", is_use: true, run: Supervisor::configure },
     Operation { name: b"ping", is_use: false, run: Supervisor::ping },
     Operation { name: b"exec", is_use: true, run: Supervisor::exec },
     Operation { name: b"stdin", is_use: true, run: Supervisor::expect_input },

@@ -104,6 +104,8 @@ class Backend(ABC):
     """Whether connections into a sandbox can be made."""
     carries_egress = False
     """Whether a listener inside a sandbox can be had, for its way to the network."""
+    claims = False
+    """Whether what was made for nobody yet can be given to somebody, by `claim`."""
     local_sockets = True
     """Whether programs inside can connect to each other."""
     unkept_promises: tuple[str, ...] = ()
@@ -180,6 +182,13 @@ class Backend(ABC):
         Raises:
             AviatoError: what could not be done and why.
         """
+
+    def claim(self, spec: SandboxSpec, link: Process1Link) -> None:
+        """Give what `create` made for one of this kind to another: its environment, directory and times hold from here on.
+
+        The image, packages, files, ports, proxy and resources are those that it was made with. Only where `claims` is true.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     async def reconnect(self, sandbox_id: str) -> Process1Link | None:

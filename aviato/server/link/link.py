@@ -161,6 +161,11 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
             raise
         return link
 
+    def configure(self, configuration: Configuration) -> None:
+        """Tell it once more what holds inside, from here on."""
+        self._orphan_seconds = configuration.orphan_timeout_seconds
+        self._send(FrameType.REQUEST, configuration.payload)
+
     def detach(self) -> None:
         """Close the connection; the sandbox lives on. Open subscriptions and calls end as `lost`."""
         self._send_acks()

@@ -11,8 +11,9 @@ from aviato.exceptions import AviatoError, AviatoValidationError, SandboxFileErr
 from aviato.wire.run_code import BatchResult, ScriptExecution, ScriptFault, ScriptLogs, ScriptResult, ScriptValue
 
 if TYPE_CHECKING:
+    from aviato.server.service.commands_of_server import Ran
     from aviato.server.service.files import Files
-    from aviato.server.service.one_shot import OneShots, Ran, Workplace
+    from aviato.server.service.one_shot import OneShots, Workplace
     from aviato.wire.run_code import ExecuteBatch
 
 log = logging.getLogger(__name__)

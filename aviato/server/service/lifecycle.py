@@ -6,23 +6,23 @@ import asyncio
 import errno
 import logging
 import time
-from base64 import b64decode
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError
-from aviato.server.backends.base import MountedFile, SandboxSpec
 from aviato.server.link.subscription import Ended, SandboxGone
 from aviato.server.service.batch_cleanup import BatchCleanup
-from aviato.server.service.egress import port_of
+from aviato.server.service.commands_of_server import warm_up
+from aviato.server.service.specs import spec_of
 from aviato.server.states import Ending, State, ending_of, lost, not_started, start_failed
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aviato.server.backends.base import Backend, ResolvedImage
+    from aviato.server.backends.base import Backend, ResolvedImage, SandboxSpec
     from aviato.server.link.link import Process1Link
     from aviato.server.service.detached import Detached
     from aviato.server.service.egress import Egress
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from aviato.server.service.ports import Ports
     from aviato.server.service.registry import Registry
     from aviato.server.service.slots import Slots
+    from aviato.server.service.warm_pools import WarmPools
     from aviato.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class Lifecycle:
         ports: connects to those that are exposed.
         egress: is the way to the network.
         results: keeps what nobody has confirmed.
+        warm_pools: have places that are ready.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Lifecycle:
         ports: Ports,
         egress: Egress,
         results: RetainedResults,
+        warm_pools: WarmPools,
     ) -> None:
         self._settings = settings
         self._backend = backend
@@ -84,6 +87,7 @@ class Lifecycle:
         self._ports = ports
         self._egress = egress
         self._results = results
+        self._warm_pools = warm_pools
         self.leftovers: dict[str, str] = {}
         """Places that could not be taken away yet, and whose record has to be saved before they can."""
         self.batch_cleanup = BatchCleanup(registry, self._destroy_all, self._forget)
@@ -209,10 +213,27 @@ class Lifecycle:
         async with asyncio.timeout(START_SECONDS):
             assert sandbox.image is not None
             spec, sandbox.spec = sandbox.spec or self.spec(sandbox), None
-            sandbox.link = await self._backend.create(spec)
+            is_warm = self._claim(sandbox, spec)
+            if not is_warm:
+                sandbox.link = await self._backend.create(spec)
             del spec
             sandbox.secrets = {}
+        assert sandbox.link is not None
+        if not is_warm and not sandbox.continues_snapshot:
+            await warm_up(sandbox.link, sandbox.request.warmup)
+        async with asyncio.timeout(START_SECONDS):
             await self.run(sandbox)
+
+    def _claim(self, sandbox: LiveSandbox, spec: SandboxSpec) -> bool:
+        """Give it a place that is ready, if there is one; whether there was."""
+        if sandbox.record.place_id is not None or (warm := self._warm_pools.take(sandbox, spec)) is None:
+            return False
+        sandbox.link = warm.link
+        sandbox.record = sandbox.record.but(place_id=warm.place_id)
+        # In this order: one that is on record to be in this place has been told what holds there.
+        self._backend.claim(replace(spec, sandbox_id=warm.place_id, host_name=warm.place_id), warm.link)
+        self._registry.save(sandbox.record)
+        return True
 
     async def _fetch_image(self, sandbox: LiveSandbox, image: ResolvedImage) -> None:
         """Wait for its image, before it waits for a place: others start meanwhile."""
@@ -269,25 +290,14 @@ class Lifecycle:
     def spec(self, sandbox: LiveSandbox) -> SandboxSpec:
         """What the backend is asked for."""
         assert sandbox.image is not None
-        return SandboxSpec(
-            sandbox_id=sandbox.place_id,
+        return spec_of(
+            sandbox.request,
+            sandbox.image,
+            sandbox.place_id,
             host_name=sandbox.sandbox_id,
-            image=sandbox.image,
-            environment=sandbox.request.environment_variables,
             secrets=sandbox.secrets,
-            packages=sandbox.request.packages,
-            working_dir=sandbox.request.working_dir,
             max_lifetime_seconds=self.lifetime(sandbox),
-            idle_timeout_seconds=sandbox.request.idle_timeout_seconds,
             orphan_timeout_seconds=self._settings.orphan_timeout,
-            mounted_files=tuple(
-                MountedFile(path=file.mount_path, content=b64decode(file.file_content))
-                for file in sandbox.request.mounted_files
-            ),
-            exposes_ports=bool(sandbox.request.ports),
-            egress_port=port_of(sandbox.request),
-            requests=sandbox.request.resources.requests.named(),
-            limits=sandbox.request.resources.limits.named(),
         )
 
     async def _watch(self, sandbox: LiveSandbox) -> Ending:

@@ -102,6 +102,13 @@ class LiveSandbox:
         return self.record.place_id or self.record.sandbox_id
 
     @property
+    def continues_snapshot(self) -> bool:
+        """Whether it was reset to a snapshot, which has in it what was done before."""
+        if self.record.place_id is None or self.record.image == self.request.image:
+            return False
+        return self.image is not None and self.image.is_snapshot
+
+    @property
     def let_go(self) -> bool:
         """Whether nobody will begin a request on it any more."""
         return self.record.let_go

@@ -6,30 +6,25 @@ import asyncio
 import logging
 import os
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from aviato.exceptions import (
     AviatoError,
     SandboxRequestTimeoutError,
     SandboxResourceExhaustedError,
-    SandboxUnavailableError,
 )
-from aviato.server.link.link import ExecSpec
 from aviato.server.link.subscription import SandboxGone
 from aviato.server.peers import Peer, open_process
+from aviato.server.service.commands_of_server import MAX_OUTPUT_BYTES, run_to_end
 from aviato.server.service.registry import error_of_gone, running
-from aviato.wire.errors import ErrorBody, from_wire
-from aviato.wire.execution import ExecExit
-from aviato.wire.frames import FrameType, StreamId
-from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
+from aviato.wire.ids import new_lease_id, new_sandbox_id
 from aviato.wire.sandboxes import CreateSandbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from aviato.server.link.link import Process1Link
-    from aviato.server.link.subscription import Subscription
+    from aviato.server.service.commands_of_server import Ran
     from aviato.server.service.leases import Leases
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.long_polls import LongPolls
@@ -40,34 +35,15 @@ log = logging.getLogger(__name__)
 
 RUNS_PER_CORE = 2
 LEAST_RUNS = 8
-MAX_OUTPUT_BYTES = 4 << 20
-"""Of each stream, where nothing else is said."""
 ROOM_SECONDS = 0.25
 LEASE_IDLE_SECONDS = 10.0
 GONE_SECONDS = 10.0
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.2
-SILENCE_SECONDS = 10.0
-"""How long after its limit a command's end is waited for."""
 CLOSE_SECONDS = 1.0
 
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ran:
-    """How a command ended. What was printed beyond the limit of a stream is not there, but counted."""
-
-    exit: ExecExit
-    stdout: bytes
-    stderr: bytes
-
-    @property
-    def cut(self) -> list[str]:
-        """What is missing, in words."""
-        totals = (("stdout", self.stdout, self.exit.stdout_bytes_total), ("stderr", self.stderr, self.exit.stderr_bytes_total))
-        return [f"{name} cut at {len(kept)} of {total} bytes" for name, kept, total in totals if len(kept) < total]
 
 
 class Workplace:
@@ -96,55 +72,16 @@ class Workplace:
             AviatoError: it could not be started, or the sandbox ended.
             SandboxUnavailableError: nothing was heard of its end.
         """
-        exec_id = new_exec_id()
-        spec = ExecSpec(
-            exec_id=exec_id,
-            command=command,
-            environment={},
-            working_dir=None,
-            stdin=stdin is not None,
-            timeout_seconds=timeout_seconds,
-        )
-        feeding: asyncio.Task[None] | None = None
         try:
-            subscription = self._link.subscribe(spec, exec_id)
-            if stdin is not None:
-                feeding = asyncio.create_task(self._link.feed(exec_id, stdin))
-            try:
-                async with asyncio.timeout(timeout_seconds + SILENCE_SECONDS):
-                    return await self._collect(subscription, exec_id, max_output_bytes)
-            except TimeoutError:
-                # Its process 1 kills any command at its limit, and says so: it is the machine that stands still.
-                message = f"the sandbox has not answered for {SILENCE_SECONDS:g} s after the command's limit"
-                raise SandboxUnavailableError(message, sandbox_id=self.sandbox_id, reason="silent", started=True) from None
-            finally:
-                subscription.close()
+            return await run_to_end(
+                self._link,
+                command,
+                stdin=stdin,
+                timeout_seconds=timeout_seconds,
+                max_output_bytes=max_output_bytes,
+            )
         except SandboxGone as gone:
             raise await error_of_gone(self.sandbox, gone, started=True) from None
-        finally:
-            if feeding is not None:
-                feeding.cancel()
-
-    async def _collect(self, subscription: Subscription, exec_id: str, limit: int) -> Ran:
-        kept = {int(StreamId.STDOUT): bytearray(), int(StreamId.STDERR): bytearray()}
-        ends = dict.fromkeys(kept, 0)
-        while True:
-            await subscription.wait()
-            frames = subscription.drain()
-            if not frames:
-                raise from_wire(ErrorBody(code="UNAVAILABLE", message="the command's output broke off", is_infrastructure=True))
-            for frame in frames:
-                if frame.type == FrameType.DATA:
-                    ends[frame.stream] = frame.offset + len(frame.payload)
-                    room = limit - len(kept[frame.stream])
-                    kept[frame.stream] += frame.payload[:room]
-                elif frame.type == FrameType.ERROR:
-                    raise from_wire(ErrorBody.model_validate_json(frame.payload))
-                elif frame.type == FrameType.EXIT:
-                    self._link.acknowledge(exec_id, ends[1], ends[2], True)
-                    result = ExecExit.model_validate_json(frame.payload)
-                    return Ran(exit=result, stdout=bytes(kept[1]), stderr=bytes(kept[2]))
-            self._link.acknowledge(exec_id, ends[1], ends[2], False)
 
 
 class OneShots:

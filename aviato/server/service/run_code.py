@@ -18,9 +18,10 @@ from aviato.wire.run_code import CommandRunResult, RunCode, RunCodeResult
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from aviato.server.service.commands_of_server import Ran
     from aviato.server.service.files import Files
     from aviato.server.service.long_polls import LongPolls
-    from aviato.server.service.one_shot import OneShots, Ran, Workplace
+    from aviato.server.service.one_shot import OneShots, Workplace
 
 log = logging.getLogger(__name__)
 

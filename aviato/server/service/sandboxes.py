@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aviato.options import SandboxStatus
-    from aviato.server.backends.base import Backend, Limit
+    from aviato.server.backends.base import Backend, Limit, ResolvedImage
     from aviato.server.callers import Caller
     from aviato.server.peers import Peer
     from aviato.server.service.leases import Lease, Leases
@@ -167,13 +167,7 @@ class Sandboxes:
         for_one_run: bool,
     ) -> Accepted:
         """As `create`, of an id that is taken for new; whatever is raised, the id may have been on record."""
-        self._check(request)
-        image = self._backend.resolve_image(request.image, fallback=request.image_fallback)
-        if image.is_snapshot and not caller.sees(image.owner):
-            raise not_for_a_key(image.reference)
-        if not image.is_here and caller.tenant is not None:
-            # It would come by credentials of the server's user, from whatever host its name says.
-            raise not_for_a_key(image.reference)
+        image = self.check(request, caller)
         client = _process(peer) if request.detached or request.lease_id is None else ""
         body = _body(request)
         self._slots.check_room(caller.tenant, request.lease_id or client, len(body))
@@ -233,6 +227,38 @@ class Sandboxes:
             self._leases.attach(lease, sandbox)
         self._lifecycle.begin(sandbox)
         return Accepted(sandbox, record, is_new=True)
+
+    def check(self, request: CreateSandbox, caller: Caller) -> ResolvedImage:
+        """See what can be seen of a request before it is accepted; returns its image.
+
+        Raises:
+            AviatoValidationError: something in it cannot be honoured.
+            SandboxImageError: the image is unknown, or not for this caller.
+        """
+        self._check(request)
+        image = self._backend.resolve_image(request.image, fallback=request.image_fallback)
+        if image.is_snapshot and not caller.sees(image.owner):
+            raise not_for_a_key(image.reference)
+        if not image.is_here and caller.tenant is not None:
+            # It would come by credentials of the server's user, from whatever host its name says.
+            raise not_for_a_key(image.reference)
+        return image
+
+    async def check_pool(self, request: CreateSandbox, caller: Caller) -> CreateSandbox:
+        """See whether sandboxes of a pool can be had; returns what they are made with.
+
+        Raises:
+            AviatoError: as for a create.
+        """
+        lasting: dict[str, Any] = {"detached": True, "lease_id": None, "max_lifetime_seconds": None, "secrets": []}
+        bare = request.model_copy(update={**lasting, "secret_values": {}, "idle_timeout_seconds": None})
+        self.check(bare, caller)
+        if bare.command is not None:
+            message = "sandboxes of a pool have no main command"
+            raise AviatoValidationError(message, field_violations={"command": message})
+        if bare.packages is not None:
+            await self._check_packages(bare, bare.packages, caller)
+        return bare
 
     def info(self, accepted: Accepted) -> SandboxInfo:
         """What its caller is told."""

@@ -35,6 +35,7 @@ from aviato.server.service.sandboxes import Sandboxes
 from aviato.server.service.secrets import Secrets
 from aviato.server.service.slots import Slots
 from aviato.server.service.snapshots import Snapshots
+from aviato.server.service.warm_pools import WarmPools
 from aviato.server.shared_memory import SharedMemories
 from aviato.server.states import State
 from aviato.server.store import Store
@@ -79,6 +80,7 @@ class Service:
             queue_bound=settings.max_queued_sandboxes,
         )
         self.slots = Slots(admission, self.registry)
+        self.warm_pools = WarmPools(backend, self.slots)
         self.leases = Leases(self.store, settings.lease)
         self.ports = Ports(backend, self.registry, self.slots, self.long_polls)
         self.snapshots = Snapshots(backend, self.registry, self.slots)
@@ -99,6 +101,7 @@ class Service:
             self.ports,
             self.egress,
             self.results,
+            self.warm_pools,
         )
         self.resets = Resets(backend, self.registry, self.lifecycle, self.slots, self.secrets)
         self.execs = Execs(self.registry, self.slots, self.results, self.exec_records, self.detached)
@@ -162,7 +165,7 @@ class Service:
     def idle(self) -> bool:
         """Whether there is nothing that a server is needed for, connections aside."""
         held = self.registry.live or self.leases.held or self.lifecycle.leftovers
-        return not held and not self.images.is_pulling and not self.snapshots.is_taking
+        return not held and not self.warm_pools.is_used and not self.images.is_pulling and not self.snapshots.is_taking
 
     async def end_all(self) -> None:
         """End every sandbox with reason `shutdown`."""
@@ -190,6 +193,7 @@ class Service:
         await self.images.close()
         await self.snapshots.close()
         await self.one_shots.close()
+        await self.warm_pools.close()
         await self._finish_starts()
         sandboxes = list(self.registry.live.values())
         tasks = [task for sandbox in sandboxes for task in (sandbox.task, *sandbox.helpers) if task is not None]
@@ -238,6 +242,7 @@ class Service:
             ).run()
             await in_thread(self.results.restore)
             self.runs.restore()
+            self.warm_pools.serve(self.settings.warm)
         except AviatoError as error:
             log.error("sandboxes cannot run here: %s", error)
             self.registry.unable = error

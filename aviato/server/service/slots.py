@@ -12,6 +12,8 @@ from aviato.server.admission import RETRY_DELAY_SECONDS, Admission, to_release
 from aviato.wire.sandboxes import QueueInfo
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.registry import Registry
 
@@ -42,6 +44,8 @@ class Slots:
         self._queued_bytes: dict[str, int] = {}
         self._begun: deque[float] = deque(maxlen=RATE_SAMPLES)
         self._refused: deque[float] = deque(maxlen=REFUSED_SAMPLES)
+        self.on_quiet: Callable[[], object] = bool
+        """Called when none is starting any more."""
 
     def join(self, sandbox: LiveSandbox) -> None:
         """Wait for a place; `sandbox.place` resolves when it is there."""
@@ -83,6 +87,8 @@ class Slots:
         """It runs: another may begin to start."""
         self.admission.started(sandbox.sandbox_id)
         self.update()
+        if not self.admission.in_flight:
+            self.on_quiet()
 
     def leaving(self, sandbox: LiveSandbox) -> None:
         """It was told to end, so its place will be free without releasing another."""

@@ -110,6 +110,7 @@ class LocalBackend(Backend):
     name = "local"
     exposes_ports = True
     carries_egress = True
+    claims = True
     ids = subordinate.IDS
     """So many a sandbox is to have, where there are as many for each."""
     keeps_images = True
@@ -420,6 +421,10 @@ class LocalBackend(Backend):
                 held.link.detach()
             raise
         return held.link
+
+    def claim(self, spec: SandboxSpec, link: Process1Link) -> None:
+        """See `Backend`."""
+        link.configure(self._configured(spec))
 
     async def reconnect(self, sandbox_id: str) -> Process1Link | None:
         """See `Backend`."""
