@@ -90,6 +90,7 @@ class Pool:
 
     def _made_with(self, options: SandboxOptions) -> SandboxConfig:
         config = self._config_of(options)
+        pooling.check(config)
         more: dict[str, Any] = {"pool_id": self._pool_id, **({"warmup": self._warmup} if self._warmup else {})}
         return replace(config, create={**(config.create or {}), **more})
 

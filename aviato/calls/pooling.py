@@ -12,7 +12,7 @@ from aviato.wire.sandboxes import MOST_WARMUP
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aviato.calls.sandbox_config import SandboxOptions
+    from aviato.calls.sandbox_config import SandboxConfig, SandboxOptions
 
 
 def size(given: int) -> int:
@@ -42,6 +42,17 @@ def warmup(given: Sequence[str | Sequence[str]]) -> list[list[str]]:
         message = f"warmup is at most {MOST_WARMUP} commands of a word or more"
         raise AviatoValidationError(message, field_violations={"warmup": "not so"})
     return commands
+
+
+def check(config: SandboxConfig) -> None:
+    """See whether a pool can have such sandboxes.
+
+    Raises:
+        AviatoValidationError: not so.
+    """
+    if (config.create or {}).get("command") is not None:
+        message = "sandboxes of a pool have no main command; begin it by exec(), or as a warm-up"
+        raise AviatoValidationError(message, field_violations={"command": "none in a pool"})
 
 
 def merged(pool: SandboxOptions, overrides: SandboxOptions) -> SandboxOptions:
