@@ -32,6 +32,7 @@ __all__ = [
     "OperationCancelledError",
     "OperationRef",
     "OperationTimeoutError",
+    "Pool",
     "Process",
     "ProcessResult",
     "RemoteFunction",
@@ -79,6 +80,7 @@ _HOMES = {
     "ImageInfo": "results",
     "NetworkOptions": "options",
     "OperationRef": "bridge.operation",
+    "Pool": "api.pool",
     "Process": "api.process",
     "ProcessResult": "results",
     "RemoteFunction": "functions.remote",
@@ -105,6 +107,7 @@ _HOMES = {
 if TYPE_CHECKING:
     from aviato import exceptions as exceptions
     from aviato.aio.async_client import AsyncClient as AsyncClient
+    from aviato.api.pool import Pool as Pool
     from aviato.api.process import Process as Process
     from aviato.api.sandbox import Sandbox as Sandbox
     from aviato.api.session import Session as Session

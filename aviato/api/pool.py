@@ -33,14 +33,14 @@ class Pool:
     def __init__(
         self,
         size: int,
-        warmup: list[list[str]],
+        fields: dict[str, Any],
         options: SandboxOptions,
         config_of: Callable[[SandboxOptions], SandboxConfig],
         make: Callable[[SandboxConfig], Sandbox],
     ) -> None:
         self._pool_id = new_pool_id()
         self._size = size
-        self._warmup = warmup
+        self._fields = {**fields, "pool_id": self._pool_id}
         self._options = options
         self._config_of = config_of
         self._make = make
@@ -91,8 +91,7 @@ class Pool:
     def _made_with(self, options: SandboxOptions) -> SandboxConfig:
         config = self._config_of(options)
         pooling.check(config)
-        more: dict[str, Any] = {"pool_id": self._pool_id, **({"warmup": self._warmup} if self._warmup else {})}
-        return replace(config, create={**(config.create or {}), **more})
+        return replace(config, create={**(config.create or {}), **self._fields})
 
     def __enter__(self) -> Self:
         return self

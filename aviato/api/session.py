@@ -157,7 +157,9 @@ class Session:
         from aviato.api.pool import Pool
         from aviato.calls import pooling
 
-        made = Pool(pooling.size(size), pooling.warmup(warmup), options, self._config, self._sandbox)
+        commands = pooling.warmup(warmup)
+        fields = {"warmup": commands} if commands else {}
+        made = Pool(pooling.size(size), fields, options, self._config, self._sandbox)
         self._pools.add(made)
         return made
 

@@ -12,7 +12,7 @@ import pytest
 
 from aviato.exceptions import SandboxRequestTimeoutError, SandboxUnavailableError
 from aviato.server.backends.registry import make_backend
-from aviato.server.service import Service, one_shot, run_code
+from aviato.server.service import Service, commands_of_server, one_shot, run_code
 from aviato.server.settings import ServerSettings
 from aviato.server.state_dir import StateDirectory
 from aviato.wire.run_code import RunCode
@@ -108,7 +108,7 @@ async def test_no_more_at_once_than_there_are_slots(service: Service) -> None:
 
 async def test_a_sandbox_that_falls_silent_is_no_timeout_of_the_code(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the machine's failure, which is tried again before it is said."""
-    monkeypatch.setattr(one_shot, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(commands_of_server, "SILENCE_SECONDS", 0.3)
     async with service.one_shots.workplace(60) as place:
         running = asyncio.create_task(place.run(["sleep", "0.3"], timeout_seconds=0.5))
         while not place.sandbox.link.active_execs():  # type: ignore[union-attr]
@@ -123,7 +123,6 @@ async def test_a_sandbox_that_falls_silent_is_no_timeout_of_the_code(service: Se
 
 async def test_the_lease_goes_when_nothing_runs(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else an embedded server would never be idle."""
-    from aviato.server.service import one_shot
 
     monkeypatch.setattr(one_shot, "LEASE_IDLE_SECONDS", 0.1)
     await service.code.run(request("print(1)", 20))

@@ -65,7 +65,7 @@ async def test_detached_sandboxes_have_a_lifetime_and_leased_ones_do_not(server)
     detached = (await server.running(detached=True))["sandbox_id"]
     leased = (await server.running())["sandbox_id"]
     lifecycle, live = server.service.lifecycle, server.service.registry.live
-    assert lifecycle.spec(live[detached]).max_lifetime_seconds == 86_400
+    assert 86_300 < lifecycle.spec(live[detached]).max_lifetime_seconds <= 86_400  # What is left of it.
     assert lifecycle.spec(live[leased]).max_lifetime_seconds is None
     error = await server.create(detached=True, max_lifetime_seconds=1e9, expect=400)
     assert "max_lifetime_seconds" in error["error"]["field_violations"]
@@ -87,7 +87,7 @@ async def test_places_that_resisted_and_trash_are_tried_again(server, rounds):
     server.backend.switches.destroy_error = OSError("busy")
     await server.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200)
     await rounds()
-    assert server.service.lifecycle.leftovers == {sandbox_id} and not server.service.idle
+    assert server.service.lifecycle.leftovers.keys() == {sandbox_id} and not server.service.idle
     server.backend.switches.destroy_error = None
     left = os.path.join(server.service.folder.trash, "x", "work")
     os.makedirs(left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -175,14 +176,14 @@ async def test_what_a_killed_server_had_kept_is_kept_once(kept, tmp_path, backen
     line = json.dumps({"exec_id": linked, "exit": {"returncode": 4}, "output": [[0, "eHh4"], [0, ""]]})
     (place / "note").write_text(f'{{"reason": "stopped"}}\n{line}\n')
     for _ in range(3):
-        await kept.gather(sandbox_id, backend.leave_results)
+        await kept.gather(sandbox_id, partial(backend.leave_results, sandbox_id))
         assert (tmp_path / sandbox_id).stat().st_size == (place / "note").stat().st_size
         assert kept._size_bytes == len(line) + 1
     again = RetainedResults(str(tmp_path))
     (tmp_path / sandbox_id).unlink()
     (tmp_path / sandbox_id).write_text('{"exec_id": "ex-0')
     again.restore()
-    await again.gather(sandbox_id, backend.leave_results)
+    await again.gather(sandbox_id, partial(backend.leave_results, sandbox_id))
     with (tmp_path / sandbox_id).open("ab") as file:
         file.write(b'{"exec_id": "ex-0')
     again.offer(sandbox_id, offered, Result(EXIT, (0, b"y"), (0, b"")))

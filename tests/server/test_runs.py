@@ -247,7 +247,7 @@ async def test_what_resists_is_left_for_later(server, backend, monkeypatch):
     sandbox_id = body["sandbox"]["sandbox_id"]
     await run(server, body)
     await gone(server, sandbox_id)
-    assert server.service.lifecycle.leftovers == {sandbox_id} and not server.service.idle
+    assert server.service.lifecycle.leftovers.keys() == {sandbox_id} and not server.service.idle
     monkeypatch.undo()
     await server.service.lifecycle.destroy(sandbox_id)
     assert not server.service.lifecycle.leftovers and not backend._held and not backend._directories.ids()

@@ -36,6 +36,7 @@ EXAMPLES = {
     "socket_fd": ("3", 3),
     "egress_allow_cidr": ("10.0.0.0/8,fd00::/8", ("10.0.0.0/8", "fd00::/8")),
     "record_retention": ("5", 5.0),
+    "warm": ("host=2,python:3.12=3", {"host": 2, "python:3.12": 3}),
 }
 
 
@@ -51,12 +52,16 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
     given, value = EXAMPLES[name]
     default = getattr(ServerSettings(), name)
     file = tmp_path / "settings.toml"
-    tables = dict.fromkeys(TABLES, "{a = '/x', b = '/y'}") | {"registry_mirror": "{'a.b' = ['b', 'c:1/d']}"}
+    tables = dict.fromkeys(TABLES, "{a = '/x', b = '/y'}") | {
+        "registry_mirror": "{'a.b' = ['b', 'c:1/d']}",
+        "warm": "{host = 2, 'python:3.12' = 3}",
+    }
     literal = tables.get(name) or repr(list(value) if isinstance(value, tuple) else value)
     file.write_text(f"{name.replace('_', '-')} = {literal}\n")
     others = {
         **dict.fromkeys(TABLES, "z=/z"),
         "registry_mirror": "z.z=z",
+        "warm": "z=1",
         "secrets_dir": "/other",
         "state_dir": "/other",
         "backend": "local",

@@ -20,7 +20,7 @@ from aviato.server.operations import OPERATIONS
 from aviato.server.service import Service
 from aviato.server.service.exec_records import RECORD_DELAY_SECONDS
 from aviato.server.settings import ServerSettings
-from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id, new_snapshot_id
+from aviato.wire.ids import new_exec_id, new_lease_id, new_pool_id, new_reset_id, new_sandbox_id, new_snapshot_id
 from aviato.wire.sandboxes import CreateSandbox
 from tests.server.frames import Session
 
@@ -118,11 +118,12 @@ BODIES = {
     "TerminalSize": lambda: {"width": 80, "height": 24},
     "StopSandbox": dict,
     "TakeSnapshot": dict,
+    "ResetSandbox": dict,
 }
 OF_A_SANDBOX = [route for route in OPERATIONS if "{sandbox_id}" in route.path]
 
 
-SNAPSHOT = new_snapshot_id()
+SNAPSHOT, RESET, POOL = new_snapshot_id(), new_reset_id(), new_pool_id()
 OTHERS = {
     "GET /v1/health": "numbers of the server",
     "GET /v1/openapi.json": "the same for all",
@@ -142,6 +143,7 @@ OTHERS = {
     ),
     "POST /execute_batch": "sandboxes of its own",
     "GET /v1/snapshots": "tests/end_to_end/test_keys.py::test_snapshots_are_those_of_the_key",
+    **dict.fromkeys(("PUT /v1/pools/{pool_id}", "DELETE /v1/pools/{pool_id}"), "test_pools_of_others_stay"),
     "DELETE /v1/snapshots/{snapshot_id}": "tests/end_to_end/test_keys.py::test_snapshots_are_those_of_the_key",
 }
 """Routes without a sandbox in their path, and why nobody sees what is another's by them."""
@@ -156,7 +158,7 @@ def test_no_route_is_forgotten():
 async def tried(tenant, route, sandbox_id, exec_id):
     """Status and error of a route, without the ids in it."""
     path = route.path.replace("{sandbox_id}", sandbox_id).replace("{exec_id}", exec_id).replace("{port}", "8000")
-    path = path.replace("{snapshot_id}", SNAPSHOT)
+    path = path.replace("{snapshot_id}", SNAPSHOT).replace("{reset_id}", RESET)
     if "/files" in path:
         path += "?path=/tmp/x"
     body = BODIES[route.body.__name__]() if isinstance(route.body, type) else None
@@ -230,6 +232,27 @@ async def test_ids_of_others_commands_say_nothing(folder, backend):
         for name in (exec_id, new_exec_id()):
             answer = await other.call("POST", f"/v1/sandboxes/{its}/execs", {**run, "exec_id": name}, expect=409)
             assert answer["error"]["started"] is False
+
+
+async def test_pools_of_others_stay(folder, backend):
+    backend.claims, backend.claim = True, lambda spec, link: None
+    async with serving(folder, backend, "", "") as (service, own, mine, other):
+        path, body = f"/v1/pools/{POOL}", {"size": 1, "sandbox": {"sandbox_id": new_sandbox_id()}}
+        await mine.call("PUT", path, body)
+        for another in (own, other):
+            status, answer, _ = await another.ask("PUT", path, body)
+            assert status == 409, answer
+            assert (await another.ask("DELETE", path))[0] == 204
+        assert len(service.warm_pools._own) == 1
+        while not service.warm_pools._own[POOL].ready:
+            await asyncio.sleep(0.01)
+        # It is given to nobody else, who has one made as any other.
+        sandbox_id = await other.running(pool_id=POOL)
+        assert service.registry.record(sandbox_id).place_id is None
+        sandbox_id = await mine.running(pool_id=POOL)
+        assert service.registry.record(sandbox_id).place_id is not None
+        await mine.ask("DELETE", path)
+        assert not service.warm_pools._own
 
 
 async def test_leases_of_others_hold(folder, backend):
@@ -306,7 +329,7 @@ def as_before_there_were_tenants(folder):
     db = sqlite3.connect(folder.store)
     for table in ("sandboxes", "leases"):
         db.execute(f"ALTER TABLE {table} DROP COLUMN owner")
-    for column in ("unkept_promises", "for_one_run"):
+    for column in ("unkept_promises", "for_one_run", "place_id"):
         db.execute(f"ALTER TABLE sandboxes DROP COLUMN {column}")
     for sandbox_id, body in db.execute("SELECT sandbox_id, body FROM sandboxes WHERE body IS NOT NULL").fetchall():
         whole = CreateSandbox.model_validate_json(body).model_dump(mode="json")

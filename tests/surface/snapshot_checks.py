@@ -26,6 +26,28 @@ def snapshots(place: Place) -> None:
     assert taken not in Sandbox.list_snapshots().result(30)
 
 
+@check("Sandbox.reset", "Sandbox.reset(to=)")
+def resets(place: Place) -> None:
+    box = place.box()
+    box.write_file("/tmp/x", b"x").result(30)
+    taken = box.snapshot().result(30)
+    box.reset().result(30)
+    assert box.exec(["ls", "/tmp"]).result(30).stdout == ""
+    box.reset(to=taken).result(30)
+    assert box.read_file("/tmp/x").result(30) == b"x"
+    Sandbox.delete_snapshot(taken.snapshot_id).result(30)
+
+
+@check(
+    *("Session.pool", "Session.pool(warmup=)", "Pool.sandbox", "Pool.ready", "Pool.size", "Pool.close", "Pool.__enter__"),
+)
+def pools(place: Place) -> None:
+    with place.session.pool(1, warmup=["echo x >/tmp/x"]) as pool:
+        assert pool.size == 1 and pool.ready().result(30) in (0, 1)
+        assert pool.sandbox().read_file("/tmp/x").result(30) == b"x\n"
+        pool.close().result(30)
+
+
 @check("SandboxSnapshotError")
 def unknown(place: Place) -> None:
     try:
@@ -65,6 +87,17 @@ async def awaited(place: Place) -> None:
     assert {taken.snapshot_id, last.snapshot_id} <= {one.snapshot_id for one in await Sandbox.list_snapshots()}
     for one in (taken, last):
         await Sandbox.delete_snapshot(one.snapshot_id)
+
+
+@acheck("Sandbox.reset", "Session.pool", "Pool.__aenter__", "Pool.ready", "Pool.close")
+async def anew(place: Place) -> None:
+    async with place.session.pool(1) as pool:
+        assert await pool.ready() in (0, 1)
+        box = pool.sandbox()
+        await box.write_file("/tmp/x", b"x")
+        await box.reset()
+        assert (await box.exec(["ls", "/tmp"])).stdout == ""
+        await pool.close()
 
 
 @acheck("AsyncClient.snapshots", "AsyncClient.delete_snapshot")

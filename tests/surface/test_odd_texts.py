@@ -162,6 +162,7 @@ CALLS: dict[str, Call] = {
     "Image.pip_install": lambda _, text: aviato.Image.from_("host").pip_install(text),
     "Image.build(base_url=)": lambda _, text: aviato.Image.from_("host").build(base_url=text).result(60),
     "Sandbox.snapshot(name=)": lambda box, text: box.snapshot(name=text).result(60),
+    "Sandbox.reset(to=)": lambda box, text: box.reset(to=text).result(60),
     "Sandbox.delete_snapshot": lambda _, text: aviato.Sandbox.delete_snapshot(text).result(60),
     "Sandbox.delete_snapshot(base_url=)": lambda _, text: aviato.Sandbox.delete_snapshot("sn-x", base_url=text).result(60),
     "Sandbox.list_snapshots(base_url=)": lambda _, text: aviato.Sandbox.list_snapshots(base_url=text).result(60),
@@ -199,7 +200,7 @@ WITHOUT_TEXT = {
         "StreamReader",
         "TerminalSession",
     ),
-    *("StreamWriter", "RemoteFunction", "SandboxDefaults", "CaseOutcome", "Extraction", "Outcome", "Evaluation", "Session"),
+    *("StreamWriter", "RemoteFunction", "SandboxDefaults", "CaseOutcome", "Extraction", "Outcome", "Evaluation", "Session", "Pool"),
 }
 
 

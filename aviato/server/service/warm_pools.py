@@ -131,6 +131,8 @@ class WarmPools:
             size = min(request.size, caller.max_sandboxes or request.size)
             pool = _Pool(pool_id=pool_id, owner=caller.tenant, size=size, wanted=size, request=request.sandbox)
             self._own[pool_id] = pool
+            if not self._backend.claims:
+                pool.message = f"the backend {self._backend.name!r} keeps no sandboxes ready"
         elif pool.owner != caller.tenant or _said(pool.request) != _said(request.sandbox):
             raise RequestConflictError(f"{pool_id} was used before for another pool")
         pool.expires_at = time.monotonic() + KEPT_SECONDS
