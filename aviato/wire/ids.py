@@ -18,6 +18,7 @@ ID_PATTERN = r"[0-9a-hjkmnp-tv-z]{26}"
 SANDBOX_ID = re.compile(f"sb-{ID_PATTERN}")
 EXEC_ID = re.compile(f"ex-{ID_PATTERN}")
 LEASE_ID = re.compile(f"ls-{ID_PATTERN}")
+RESET_ID = re.compile(f"rs-{ID_PATTERN}")
 SNAPSHOT_ID = re.compile(f"sn-{ID_PATTERN}")
 
 

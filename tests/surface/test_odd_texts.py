@@ -200,7 +200,17 @@ WITHOUT_TEXT = {
         "StreamReader",
         "TerminalSession",
     ),
-    *("StreamWriter", "RemoteFunction", "SandboxDefaults", "CaseOutcome", "Extraction", "Outcome", "Evaluation", "Session", "Pool"),
+    *(
+        "StreamWriter",
+        "RemoteFunction",
+        "SandboxDefaults",
+        "CaseOutcome",
+        "Extraction",
+        "Outcome",
+        "Evaluation",
+        "Session",
+        "Pool",
+    ),
 }
 
 

@@ -133,7 +133,8 @@ class Detached:
     async def _run(self, sandbox: LiveSandbox, state: ExecState) -> None:
         output = state.recorded
         assert output is not None
-        await sandbox.ready.wait()
+        while not sandbox.ready.is_set():
+            await sandbox.ready.wait()
         try:
             if not sandbox.runs or sandbox.link is None:
                 output.lose(Ended(reason="lost"))  # Its readers get the error of the ending.

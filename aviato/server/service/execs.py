@@ -323,6 +323,8 @@ class Execs:
         if state.recorded is not None and state.exit is not None:
             return self._feed(sandbox, state, offsets, reader_id)
         error = error_of_reset(sandbox.sandbox_id, started=state.started)
+        if not self._results.has(sandbox.sandbox_id, state.exec_id):
+            raise error
         return self._retained_feed(sandbox.sandbox_id, state.exec_id, offsets, reader_id, error)
 
     def _feed(

@@ -183,7 +183,7 @@ async def running(sandbox: LiveSandbox) -> Process1Link:
     Raises:
         SandboxError: it ended first.
     """
-    if not sandbox.ready.is_set():
+    while not sandbox.ready.is_set():  # It may be reset before who waits for it has its turn.
         await sandbox.ready.wait()
     if not sandbox.runs or sandbox.link is None:
         raise sandbox.error(started=False)

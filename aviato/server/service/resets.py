@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoValidationError
 from aviato.server.service.images import not_for_a_key
 from aviato.server.service.registry import running
-from aviato.wire.ids import derived_sandbox_id
+from aviato.wire.ids import RESET_ID, derived_sandbox_id
 
 if TYPE_CHECKING:
     from aviato.server.backends.base import Backend
@@ -51,10 +51,13 @@ class Resets:
             caller: who asks.
 
         Raises:
-            AviatoValidationError: it has a main command, its secrets cannot be had, or `to` is no snapshot.
+            AviatoValidationError: the id is none, the sandbox has a main command, its secrets cannot be had, or `to` is no snapshot.
             SandboxImageError: there is no such snapshot, or not for this caller.
             SandboxError: the sandbox has ended, or does meanwhile.
         """
+        if RESET_ID.fullmatch(reset_id) is None:
+            message = f"{reset_id!r} is not the id of a reset"
+            raise AviatoValidationError(message, field_violations={"reset_id": "no id of a reset"})
         place_id = derived_sandbox_id(sandbox_id, reset_id)
         sandbox = self._registry.find(sandbox_id)
         with self._slots.use(sandbox):
