@@ -200,18 +200,21 @@ class Lifecycle:
         return None
 
     async def _start(self, sandbox: LiveSandbox) -> None:
-        if sandbox.image is not None and not sandbox.image.is_here:
-            await self._fetch_image(sandbox, sandbox.image)
-        await sandbox.place
-        if sandbox.asked is not None:
-            raise asyncio.CancelledError  # In the turn in which it got its slot.
+        image = sandbox.image
+        assert image is not None
         if sandbox.state is State.QUEUED:
+            if not image.is_here:
+                await self._fetch_image(sandbox, image)
+            await sandbox.place
+            if sandbox.asked is not None:
+                raise asyncio.CancelledError  # In the turn in which it got its slot.
             sandbox.admit()
+        elif not image.is_here:
+            sandbox.image = await self._backend.fetch_image(image)
         if not sandbox.record.begun:
             sandbox.record = sandbox.record.but(begun=True)
             self._registry.save(sandbox.record)
         async with asyncio.timeout(START_SECONDS):
-            assert sandbox.image is not None
             spec, sandbox.spec = sandbox.spec or self.spec(sandbox), None
             is_warm = self._claim(sandbox, spec)
             if not is_warm:
