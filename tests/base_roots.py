@@ -1,4 +1,4 @@
-"""Base roots that the servers of the tests share: with a state directory of its own each would make them anew."""
+"""What the servers of the tests share: with a state directory of its own each would make or unpack it anew."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import os
 import tempfile
 from pathlib import Path
 
-SHARED = Path(tempfile.gettempdir()) / f"aviato-test-{os.getuid()}" / "skeletons"
+from tests.default_image import IMAGE
+
+SHARED = Path(tempfile.gettempdir()) / f"aviato-test-{os.getuid()}"
+NAMES = ("skeletons", "images") if IMAGE else ("skeletons",)
+"""Of parts of a state directory."""
 
 
 def share(directory: Path) -> None:
-    """Let what is opened on this state directory find those of before; they are named by their content."""
-    SHARED.mkdir(mode=0o711, parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        (directory / "skeletons").symlink_to(SHARED)
+    """Let what is opened on this state directory find what there was before; it is named by its content."""
+    for name in NAMES:
+        (SHARED / name).mkdir(mode=0o711, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            (directory / name).symlink_to(SHARED / name)

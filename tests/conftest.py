@@ -23,17 +23,22 @@ from typing import Any
 import pytest
 
 from tests.base_roots import share
+from tests.default_image import BEFORE_SERVE, replace_here
 from tests.short_form import SHORT
 
 # Before anything imports it, so that its assertions say what they compared.
 pytest.register_assert_rewrite("aviato.server.backends.conformance")
 
 START_SECONDS = 40.0
-SERVE = "from aviato.cli.main import main; main()"
+SERVE = f"{BEFORE_SERVE}from aviato.cli.main import main; main()"
 INIT = "AVIATO_INIT"
 """Of all variables of ours the one that the tests are made with: another process 1."""
 SECRETS = {"AVIATO_SECRET_HF_TOKEN": "hf-token-of-the-tests"}
 """What every server of the tests has."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    replace_here()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -213,10 +213,19 @@ impl Confinement {
                 sys::restrict(&self.ruleset.take().ok_or_else(malformed)?)?;
                 sys::enter_directory(b"/")
             }
-            b"pivot" => {
+            b"enter_root" => {
                 let old = sys::open_at(AT_FDCWD, b"/", O_RDONLY | O_DIRECTORY, 0)?;
                 self.keep(b"old root", old);
                 sys::enter_directory(text(given.first())?)?;
+                let new = sys::open_at(AT_FDCWD, b".", O_PATH | O_DIRECTORY, 0)?;
+                self.keep(b"new root", new);
+                sys::change_root(b".")
+            }
+            b"pivot" => {
+                let old = self.kept.get(&b"old root"[..]).ok_or_else(malformed)?;
+                sys::change_directory(old)?;
+                sys::change_root(b".")?;
+                sys::change_directory(&self.kept(b"new root")?)?;
                 sys::pivot_root(b".", b".")
             }
             b"leave_old_root" => {
@@ -225,6 +234,7 @@ impl Confinement {
                 sys::enter_directory(b"/")
             }
             b"directories" => pairs(given, |path, mode| make_directory(path, word(Some(mode))?)),
+            b"mount_points" => pairs(given, |path, mode| make_real_directory(path, word(Some(mode))?)),
             b"links" => pairs(given, |path, target| sys::make_link(text(Some(target))?, AT_FDCWD, path)),
             b"unlink" => each(given, |path| sys::unlink(AT_FDCWD, path)),
             b"files" => pairs(given, |path, content| create(path, text(Some(content))?)),
@@ -666,6 +676,20 @@ fn make_directory(path: &[u8], mode: u32) -> io::Result<()> {
     match sys::make_directory(AT_FDCWD, path, mode) {
         Err(error) if sys::number_of(&error) == sys::EEXIST => Ok(()),
         Ok(()) if mode & !0o777 != 0 => sys::set_mode_at(path, mode),
+        result => result,
+    }
+}
+
+/// Has a directory there, in place of anything else of that name.
+fn make_real_directory(path: &[u8], mode: u32) -> io::Result<()> {
+    match sys::make_directory(AT_FDCWD, path, mode) {
+        Err(error) if sys::number_of(&error) == sys::EEXIST => {
+            if kind_of(path)? == Some(sys::S_IFDIR) {
+                return Ok(());
+            }
+            sys::unlink(AT_FDCWD, path)?;
+            sys::make_directory(AT_FDCWD, path, mode)
+        }
         result => result,
     }
 }

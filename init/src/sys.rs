@@ -406,6 +406,7 @@ extern "C" {
     fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int;
     fn socketpair(family: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int;
     fn umask(mask: c_uint) -> c_uint;
+    fn chroot(path: *const c_char) -> c_int;
     fn umount2(target: *const c_char, flags: c_int) -> c_int;
     fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
     fn geteuid() -> c_uint;
@@ -1700,6 +1701,12 @@ pub fn unmount(target: &[u8]) -> io::Result<()> {
     let target = text(target)?;
     // SAFETY: the path ends.
     check(unsafe { umount2(target.as_ptr(), MNT_DETACH) }).map(drop)
+}
+
+pub fn change_root(path: &[u8]) -> io::Result<()> {
+    let path = text(path)?;
+    // SAFETY: the path ends.
+    check(unsafe { chroot(path.as_ptr()) }).map(drop)
 }
 
 pub fn pivot_root(new: &[u8], old: &[u8]) -> io::Result<()> {

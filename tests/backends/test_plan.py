@@ -48,9 +48,9 @@ VARIANTS = {
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_order_that_safety_rests_on(name):
     operations = [step.operation.removeprefix("shared_") for step in make_plan(VARIANTS[name])]
-    order = ["place", "take", "identity", "private_mounts", "pivot", "proc", "devices", "no_more_namespaces", "kernel_counts"]
-    order += ["cover_read_only"]
-    order += ["leave_old_root", "limits", "last_user_namespace", "capabilities", "settle", "filter"]
+    order = ["place", "take", "identity", "private_mounts", "enter_root", "proc", "devices", "no_more_namespaces"]
+    order += ["kernel_counts", "cover_read_only"]
+    order += ["pivot", "leave_old_root", "limits", "last_user_namespace", "capabilities", "settle", "filter"]
     assert [operation for operation in operations if operation in order] == order
     assert operations[-1] == "filter"
 

@@ -14,6 +14,7 @@ import pytest
 import aviato
 from aviato import AsyncClient, Sandbox, SandboxImageError, SandboxStatus
 from aviato.server.backends.local import binary
+from tests.images import debian
 from tests.images.whole_images import make_layout, tar_of
 
 PROGRAMS = ("cat", "echo", "env", "grep", "id", "ls", "mkdir", "pwd", "rm", "sh", "sleep", "stat", "touch", "wc")
@@ -201,18 +202,12 @@ apt-get install -y -q /tmp/own.deb > /tmp/apt.log 2>&1 || { cat /tmp/apt.log; ex
 
 @pytest.mark.long
 @pytest.mark.timeout(280)
-def test_debian(url: str, tmp_path: Path) -> None:
+def test_debian(url: str) -> None:
     """What a distribution's own tools do, in an image of it."""
-    if os.geteuid() != 0 or shutil.which("debootstrap") is None:
-        pytest.skip("only root, with debootstrap, makes the root of a Debian")
-    root = tmp_path / "debian"
-    made = subprocess.run([str(Path(__file__).parents[2] / ".ci" / "root"), str(root)], capture_output=True, text=True)
-    if made.returncode == 77:
-        pytest.skip(made.stdout.strip().splitlines()[-1])
-    assert made.returncode == 0, made.stdout + made.stderr
-    tar = tmp_path / "debian.tar"
-    subprocess.run(["tar", "--numeric-owner", "--xattrs", "-C", root, "-cf", tar, "."], check=True)
-    image = make_layout(tmp_path / "image", [tar], {"Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], "Cmd": ["bash"]})
+    try:
+        image = debian.layout()
+    except debian.NoImageError as error:
+        pytest.skip(str(error))
     with Sandbox(container_image=f"oci:{image}", exec_timeout_seconds=300) as sandbox:
         if not has_users(sandbox):
             pytest.skip("this server can give its sandboxes no other ids")

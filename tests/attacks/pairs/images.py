@@ -7,19 +7,22 @@ import gzip
 import os
 import socket
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from aviato.exceptions import SandboxImageError
+from aviato.exceptions import SandboxImageError, SandboxUnavailableError
 from aviato.server.backends.local import binary
+from aviato.server.images.resolved import ResolvedImage
 from aviato.server.images.store import ImageStore
 from aviato.server.images.unpacked_layer import UnpackLimits
 from aviato.server.images.unpacking import Unpacking
 from aviato.wire.ids import new_sandbox_id
 from tests.attacks.pairs.callers import serving
 from tests.attacks.pairs.users import has_one_id
-from tests.attacks.registry import Area, Arena, Patch
+from tests.attacks.registry import Area, Arena, Patch, Steps
 from tests.images.whole_images import make_layout, tar_of
 
 area = Area(__name__)
@@ -133,6 +136,90 @@ async def swapped(arena: Arena) -> bool:
         except SandboxImageError:
             return False
         return Path(image.layers[0], "honest").read_bytes() == b"hostile"
+
+
+# -- links where the sandbox has files and mounts of its own -------------------------------------------------------------------
+
+
+def entered_late(steps: Steps) -> Steps:
+    """The sandbox's root is the uppermost mount at once, and the machine's lies on it until it is let go."""
+    pivot = next(step for step in steps if step.operation == "pivot")
+    rest = [step for step in steps if step.operation != "pivot"]
+    at = [step.operation for step in rest].index("enter_root") + 1
+    return (*rest[:at], pivot, *rest[at:])
+
+
+ENTERED = area.defence("names of an image end in the sandbox's root", change=entered_late)
+DIRECTORIES = area.defence(
+    "what is mounted on is a directory, whatever an image has there",
+    patches=(
+        Patch(
+            "init/src/confine.rs",
+            "pairs(given, |path, mode| make_real_directory(path, word(Some(mode))?))",
+            "pairs(given, |_, mode| word(Some(mode)).map(drop))",
+        ),
+    ),
+)
+MOST_DESCRIPTORS = 64
+"""As many as a process has on its way to being process 1, about."""
+
+
+@contextmanager
+def machine_and_layer() -> Iterator[tuple[Path, Path]]:
+    """A directory of the machine that everybody may write to, and a layer of an image."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        machine, layer = Path(folder, "machine"), Path(folder, "layer")
+        layer.mkdir()
+        machine.mkdir()
+        machine.chmod(0o777)
+        yield machine, layer
+
+
+@area.attack("write to the machine, by an image's link at /etc", ENTERED)
+async def written(arena: Arena) -> bool:
+    with machine_and_layer() as (machine, layer):
+        (layer / "etc").symlink_to(f"..{machine}")
+        async with arena.box(image=ResolvedImage(reference="linked", kind="dir", layers=(str(layer),))):
+            return bool(list(machine.iterdir()))
+
+
+async def above(
+    arena: Arena, layer: Path, link: str, target: str, got: Callable[[Any], Awaitable[bool]], **options: Any
+) -> bool:
+    """Whether a sandbox got it over whose files a layer has a link to what some descriptor of its making leads to."""
+    image = replace(arena.backend.resolve_image(None), above=(str(layer),))
+    path = layer / link
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for number in range(MOST_DESCRIPTORS):
+        path.symlink_to(f"/proc/self/fd/{number}{target}")
+        with suppress(SandboxUnavailableError):
+            async with arena.box(image=image, **options) as box:
+                if await got(box):
+                    return True
+        path.unlink()
+    return False
+
+
+@area.attack("make a directory of the machine, by a snapshot's link at /sys", DIRECTORIES)
+async def made(arena: Arena) -> bool:
+    with machine_and_layer() as (machine, layer):
+
+        async def got(box: Any) -> bool:
+            return bool(list(machine.iterdir()))
+
+        return await above(arena, layer, "sys", str(machine), got, limits={"memory": 64 << 20})
+
+
+@area.attack("read a file of the machine, by a snapshot's link at /usr/local", DIRECTORIES)
+async def local(arena: Arena) -> bool:
+    with machine_and_layer() as (machine, layer):
+        (machine / "secret").write_text("of the machine")
+
+        async def got(box: Any) -> bool:
+            return bool((await box.run("cat", f"/usr/local{machine}/secret")).stdout == "of the machine")
+
+        return await above(arena, layer, "usr/local", "", got)
 
 
 # -- who may have images pulled ----------------------------------------------------------------------------------------------

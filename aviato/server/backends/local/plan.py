@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.server.backends.local import bounds, own_local, rules, seen
@@ -203,15 +204,16 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
         *_root(options),
         Step("keep_layer", (_layer(options),), "a view of the writable layer alone, by which process 1 counts what is in it"),
         Step(
-            "pivot",
+            "enter_root",
             (_mount_point(options),),
-            "the sandbox's root is / now; the machine's waits at the current directory to be let go",
+            "names are looked up in the sandbox's root from here on: links and `..` of an image end there",
         ),
         *(_image_tree(options) if options.layers else _host_tree(options)),
         *_kernel_trees(options),
         *_own_local(options),
         *_shared_parts(options),
         *_mounted(options),
+        Step("pivot", (), "the sandbox's root is the uppermost mount; the machine's lies on it, to be let go"),
         Step("leave_old_root", (), "the machine's files are gone from here on"),
         *_closing(options),
     )
@@ -350,7 +352,7 @@ def _has_own_hosts(options: PlanOptions) -> bool:
 
 def _host_tree(options: PlanOptions) -> list[Step]:
     if options.base_root is not None:
-        return []
+        return _mount_points(options) if options.above else []
     # What it has of /sys and /etc of the machine is mounted, and its /usr/local is the machine's.
     made = base_root(replace(options.facts, hardware=(), local=None), options.interpreter, options.packages is not None)
     shared = links_to_copies(options.facts) if _has_copies(options) else []
@@ -375,9 +377,6 @@ def _host_tree(options: PlanOptions) -> list[Step]:
 def _image_tree(options: PlanOptions) -> list[Step]:
     directories = [
         ("/etc", 0o755),
-        ("/proc", 0o755),
-        ("/dev", 0o755),
-        ("/run", 0o755),
         ("/tmp", 0o1777),
         ("/root", 0o700),
         ("/workspace", 0o755),
@@ -387,9 +386,22 @@ def _image_tree(options: PlanOptions) -> list[Step]:
     directories += [(path, 0o755) for path in above if path not in dict(directories)]
     own = ((HOSTS_FILE, hosts(options.host_name)), ("/etc/hostname", f"{options.host_name}\n"))
     return [
+        *_mount_points(options),
         Step("directories", (tuple(directories),), "what every sandbox has, where the image lacks it"),
         Step("own_files", (own,), "its own names, in place of those of the machine that made the image"),
     ]
+
+
+def _mount_points(options: PlanOptions) -> list[Step]:
+    """Where something will be mounted once /proc is there, whose links lead to all that this process has open."""
+    paths = ["/proc", "/dev", "/run"]
+    if options.seen is not None:
+        paths += ["/sys"] if options.layers else ["/sys", "/sys/fs", seen.GROUPS]
+    if not options.layers:
+        paths += [target for target, _ in _shared_targets(options)]
+    above = {str(one) for path in paths for one in (PurePosixPath(path), *PurePosixPath(path).parents)} - {"/"}
+    made = tuple((path, 0o755) for path in sorted(above))
+    return [Step("mount_points", (made,), "directories, whatever else the layers of an image have there")]
 
 
 def _kernel_trees(options: PlanOptions) -> list[Step]:
@@ -435,7 +447,6 @@ def _seen_limits(options: PlanOptions) -> list[Step]:
         return []
     mounted = {place for place, _ in options.groups}
     own_sys = [
-        Step("directories", ((("/sys", 0o755),),), "where the image lacks it"),
         Step("tmpfs", ("/sys", seen.ROOM_BYTES, 0o755), "an image has nothing there"),
     ]
     covered = (("covered group", seen.GROUPS, True),)
@@ -500,16 +511,22 @@ def _own_local(options: PlanOptions) -> list[Step]:
     return [Step("take", (((own_local.LOCAL, "own local", ()),),), "a part of the sandbox's own tree, which /usr will cover")]
 
 
+def _shared_targets(options: PlanOptions) -> list[tuple[str, str]]:
+    """Where what is shared of the machine goes, with what it is called until then."""
+    targets = [("/usr", "usr")]
+    if _has_local(options):
+        targets += [(own_local.MACHINES, "machine's local"), (own_local.LOCAL, "own local")]
+    targets += [(f"/{name}", name) for name in options.facts.directories]
+    targets += [(COPIES, "copies")] if _has_copies(options) else []
+    if options.interpreter is not None and own_prefix(options.interpreter[0]):
+        targets += [(options.interpreter[0], "interpreter")]
+    return targets
+
+
 def _shared_parts(options: PlanOptions) -> list[Step]:
     if options.layers:
         return []
-    put = [("usr", "/usr", True)]
-    if _has_local(options):
-        put += [("machine's local", own_local.MACHINES, True), ("own local", own_local.LOCAL, True)]
-    put += [(name, f"/{name}", True) for name in options.facts.directories]
-    put += [("copies", COPIES, True)] if _has_copies(options) else []
-    if options.interpreter is not None and own_prefix(options.interpreter[0]):
-        put += [("interpreter", options.interpreter[0], True)]
+    put = [(name, target, True) for target, name in _shared_targets(options)]
     steps = [Step("put", (tuple(put),), "the machine's programs, read only, no set-uid, no devices")]
     if options.interpreter is not None and options.packages is not None:
         target = packages_directory(options.interpreter[2])
