@@ -97,7 +97,7 @@ SHELL = {
 
 async def run_where_there_is(name, box, script):
     program = name.split()[0]
-    if name != "pip" and (await box.sh('command -v "$0"', program)).returncode != 0:
+    if name != "pip" and (await box.sh(f"command -v {program}")).returncode != 0:
         pytest.skip(f"the sandbox has no {program}")
     result = await box.run("bash", "-ec", script)
     assert result.returncode == 0, result.stdout + result.stderr
