@@ -188,7 +188,7 @@ async def above(
     arena: Arena, layer: Path, link: str, target: str, got: Callable[[Any], Awaitable[bool]], **options: Any
 ) -> bool:
     """Whether a sandbox got it over whose files a layer has a link to what some descriptor of its making leads to."""
-    image = replace(arena.backend.resolve_image(None), above=(str(layer),))
+    image = replace(arena.backend.resolve_image("host"), above=(str(layer),))
     path = layer / link
     path.parent.mkdir(parents=True, exist_ok=True)
     for number in range(MOST_DESCRIPTORS):
