@@ -44,7 +44,7 @@ SHORT = {
         "test_one_in_which_something_was_sent_is_not": 3,
     },
     "backends/test_rules.py": {"test_it_says_what_the_rules_say": 0},
-    "backends/test_zygote_life.py": {"test_it_ends_with_its_zygote": 0},
+    "backends/test_zygote_life.py": {"test_it_ends_with_its_zygote": 0, "test_one_that_was_killed_is_not_missed": 0},
     "benchmarks/test_baseline.py": {"test_a_machine_that_is_never_quiet_decides_nothing": 0},
     "benchmarks/test_bench.py": {
         "test_a_benchmark_that_fails_does_not_keep_others_from_being_measured": 0,
@@ -85,7 +85,11 @@ SHORT = {
         "test_a_state_directory_to_which_nothing_can_be_written": 3,
         "test_what_is_said_in_bubblewrap_repairs_it": 0,
     },
-    "cli/test_image.py": {"test_an_import_and_what_there_is_of_it": 0},
+    "cli/test_image.py": {
+        "test_a_prefetch_says_what_failed_and_has_the_others": 0,
+        "test_a_terminal_has_a_bar": 0,
+        "test_an_import_and_what_there_is_of_it": 0,
+    },
     "cli/test_process_limits.py": {"test_what_it_says_helps": 0},
     "cli/test_sh_ends.py": {
         "test_a_server_that_does_not_answer_holds_nobody": 0,
@@ -93,6 +97,7 @@ SHORT = {
     },
     "core/test_client.py": {"test_a_silent_server": 0},
     "docs/test_blocks.py": {"test_bash": 10, "test_python": 42},
+    "egress/test_hosts.py": {"test_a_form_is_its_own_form_and_no_resolver_reads_another_address_in_it": 0},
     "egress/test_proxy.py": {
         "test_an_answer_that_nobody_reads_waits_and_is_cut": 3,
         "test_bodies_without_end_leave_others_their_turns": 4,
@@ -110,6 +115,7 @@ SHORT = {
         "test_a_state_directory": 3,
         "test_an_evaluation_has_no_verdict_at_once": 0,
     },
+    "end_to_end/test_carriers.py": {"test_one_connection_over_tcp_too": 2},
     "end_to_end/test_closed_streams.py": {"test_the_embedded_server_comes_up_too": 0},
     "end_to_end/test_detached.py": {
         "test_it_lives_on_when_its_process_is_interrupted_or_killed": 2,
@@ -203,6 +209,11 @@ SHORT = {
         "test_it_is_let_go": 0,
         "test_memory_that_the_server_has_not": 0,
     },
+    "end_to_end/test_snapshots.py": {
+        "test_a_server_that_goes_leaves_none_and_the_next_one_takes_it": 2,
+        "test_children_of_a_fork": 0,
+        "test_of_a_directory": 0,
+    },
     "end_to_end/test_terminals.py": {"test_the_server_may_restart_meanwhile": 0},
     "end_to_end/test_trees.py": {"test_a_tree_that_changes_while_it_is_copied_harms_nobody": 0},
     "endings/test_clocks.py": {"test_the_monotonic_clocks_jump_across_a_restart": 0},
@@ -265,6 +276,7 @@ SHORT = {
     "images/test_operations.py": {
         "test_a_failure_is_remembered_for_a_moment": 0,
         "test_a_server_that_nobody_needs_ends_after_its_pulls": 0,
+        "test_python_means_what_is_here": 0,
         "test_the_next_server_goes_on_with_a_pull": 0,
     },
     "images/test_packages.py": {
@@ -282,7 +294,7 @@ SHORT = {
         "test_a_trainer_in_another_thread": 0,
         "test_rows_are_what_was_counted_whoever_else_logs": 4,
     },
-    "integrations/test_wandb_orders.py": {"test_a_trainer_in_another_thread": 2, "test_nothing_is_lost": 3},
+    "integrations/test_wandb_orders.py": {"test_a_trainer_in_another_thread": 8, "test_nothing_is_lost": 3},
     "integrations/test_wandb_processes.py": {
         "test_a_forked_child_counts_its_own_and_leaves_the_run_alone": 0,
         "test_a_resumed_run": 0,
@@ -316,18 +328,25 @@ SHORT = {
     "ordinary/test_languages.py": {"test_a_command": 0},
     "ordinary/test_servers.py": {"test_a_command": 3},
     "ordinary/test_way_out.py": {"test_a_command": 11},
-    "rl/test_commonmark.py": {"test_habits_change_nothing_that_is_well_formed": 0},
+    "protocol/test_endings.py": {"test_without_a_server": 0},
+    "rl/test_commonmark.py": {"test_fences_are_those_of_commonmark": 0, "test_habits_change_nothing_that_is_well_formed": 0},
     "rl/test_datasets_rewards.py": {"test_a_ground_truth_is_told_by_its_fields_or_its_source": 2, "test_columns_are_a_row": 3},
-    "rl/test_disturbed.py": {"test_tried_again_none_is_missing": 0},
+    "rl/test_disturbed.py": {
+        "test_rewards_of_a_disturbed_run_are_those_of_the_undisturbed_one": 0,
+        "test_tried_again_none_is_missing": 0,
+    },
     "rl/test_evaluation.py": {"test_an_early_end_never_passes": 2},
     "rl/test_extraction.py": {"test_time_is_linear": 13},
     "rl/test_progress.py": {"test_500_rows_show_their_progress": 0},
     "rl/test_separate.py": {
+        "test_a_grader_that_is_stopped_is_lost": 0,
         "test_a_lost_sandbox_is_made_again": 0,
         "test_an_item_that_runs_out_of_time": 0,
+        "test_answers_that_nobody_takes_end_with_their_task": 0,
         "test_answers_that_wait_for_their_tests_hold_nothing_up": 2,
         "test_however_assertions_are_written_they_are_compared_here": 3,
         "test_many_at_once": 0,
+        "test_one_failure_of_many_tests_fails_no_other": 0,
         "test_some_have_a_grader_of_their_own": 3,
         "test_what_is_compared_here_has_the_graders_verdict": 2,
     },
@@ -351,6 +370,7 @@ SHORT = {
         "test_many_connections_harm_nobody_else": 0,
         "test_what_is_no_http_is_not_kept": 0,
     },
+    "server/test_detached.py": {"test_what_nobody_reads_after_a_restart_is_killed_in_time": 0},
     "server/test_odd_shells.py": {"test_it_hears_of_its_children": 3},
     "server/test_processes.py": {
         "test_a_port_needs_a_key_which_is_made_and_shown_once": 0,
@@ -365,6 +385,7 @@ SHORT = {
         "test_wrong_flags_are_named": 15,
         "test_wrong_variables_are_named": 10,
     },
+    "server/test_real.py": {"test_the_loop_never_blocks_and_health_answers_while_fifty_creates_run": 0},
     "server/test_restart.py": {"test_a_start_that_was_cut_off_begins_again_unless_something_may_have_run": 7},
     "server/test_results.py": {
         "test_a_sandbox_leaves_so_much_behind_and_the_newest_of_it": 0,
@@ -381,6 +402,8 @@ SHORT = {
     "server/test_schema.py": {"test_what_the_description_says_is_so": 7, "test_who_is_not_let_in_is_told_so_as_described": 3},
     "server/test_session.py": {
         "test_a_caller_that_goes_leaves_nothing": 4,
+        "test_a_writer_that_goes_leaves_what_was_there": 2,
+        "test_memory_is_had_as_long_as_it_is_shared": 0,
         "test_nothing_but_memory_is_taken": 4,
         "test_records_that_are_none_end_the_connection": 2,
         "test_what_goes_on_is_heard_of_before": 3,
@@ -388,7 +411,7 @@ SHORT = {
     },
     "server/test_tenants.py": {"test_another_s_sandbox_is_one_that_is_not_there": 6},
     "supervisor/test_case_faults.py": {"test_a_stop_of_process_1_is_no_time_of_a_case": 0},
-    "supervisor/test_output.py": {"test_the_window_grows_for_who_confirms": 0},
+    "supervisor/test_output.py": {"test_a_flood_does_not_hold_others_back": 0, "test_the_window_grows_for_who_confirms": 0},
     "supervisor/test_paths.py": {"test_no_file_call_goes_to_what_is_no_file_of_the_sandbox": 2},
     "supervisor/test_plain_commands.py": {
         "test_its_time_is_over": 2,
@@ -410,6 +433,7 @@ SHORT = {
     "surface/test_surface.py": {"test_async": 3, "test_sync": 28},
     "surface/test_typed.py": {"test_wrong_names_are_found_and_right_ones_are_not": 0},
     "test_waiting.py": {"test_draining_many_one_by_one_is_linear_and_makes_no_task": 0},
+    "transport/test_connecting.py": {"test_connections_that_end_while_they_begin": 3},
     "trees/test_tar.py": {"test_a_changed_archive_is_refused_or_read_and_never_crashes": 0},
     "trees/test_trees.py": {"test_random_trees_arrive_as_they_were": 0},
     "verdicts/test_anything.py": {
@@ -422,7 +446,7 @@ SHORT = {
     "verdicts/test_calls.py": {"test_the_verdict_of_a_call": 5},
     "verdicts/test_collected.py": {"test_tests_that_a_source_defines": 4},
     "verdicts/test_datasets.py": {"test_verdicts_are_the_harness_s": 11},
-    "verdicts/test_datasets_swe.py": {"test_a_row_s_own_script": 0, "test_diffs": 0},
+    "verdicts/test_datasets_swe.py": {"test_a_row_s_own_script": 0, "test_a_row_that_names_its_image": 0, "test_diffs": 0},
     "verdicts/test_expected_errors.py": {
         "test_code_that_cannot_be_loaded_raises_nothing": 2,
         "test_only_an_exception_is_one": 6,
