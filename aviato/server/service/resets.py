@@ -51,7 +51,7 @@ class Resets:
             caller: who asks.
 
         Raises:
-            AviatoValidationError: the id is none, the sandbox has a main command, its secrets cannot be had, or `to` is no snapshot.
+            AviatoValidationError: the id is none, it has a main command, its secrets cannot be had, or `to` is no snapshot.
             SandboxImageError: there is no such snapshot, or not for this caller.
             SandboxError: the sandbox has ended, or does meanwhile.
         """
