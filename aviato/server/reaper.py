@@ -145,7 +145,7 @@ class Reaper:
         except TimeoutError:
             # One that has thousands of requests before this one, on a busy machine, is slow, and says things meanwhile.
             sandbox.pings_missed = 0 if link.heard > heard else sandbox.pings_missed + 1
-            if sandbox.pings_missed >= PINGS_MISSED:
+            if sandbox.pings_missed >= PINGS_MISSED and sandbox.link is link:
                 log.warning("sandbox %s does not answer any more and is given up", sandbox.sandbox_id)
                 self._service.lifecycle.force(sandbox)
         except (SandboxGone, AviatoError):

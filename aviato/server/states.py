@@ -183,9 +183,9 @@ def ending_of(
 
 
 def error_of_reset(sandbox_id: str, *, started: bool | None = None) -> SandboxExecutionError:
-    """The error of what was under way in a sandbox that was reset."""
-    message = f"sandbox {sandbox_id} was reset meanwhile"
-    return SandboxExecutionError(message, sandbox_id=sandbox_id, started=started, reason="reset", is_infrastructure=False)
+    """The error of what was under way in a sandbox that was reset; what nobody said that it had begun may have."""
+    message, began = f"sandbox {sandbox_id} was reset meanwhile", started or None
+    return SandboxExecutionError(message, sandbox_id=sandbox_id, started=began, reason="reset", is_infrastructure=False)
 
 
 def error_of(sandbox_id: str, ending: Ending, *, started: bool | None = None) -> SandboxError:

@@ -14,12 +14,17 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base32 in lower case: its order is the order of the numbers."""
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
+_OF_PLACES = 31 << 125
+"""Ids of places that are no sandbox's begin with the last letter, as no UUIDv7 of the next 6,000 years does."""
+
 ID_PATTERN = r"[0-9a-hjkmnp-tv-z]{26}"
+SANDBOX_ID_PATTERN = r"[0-9a-hjkmnp-tv-y][0-9a-hjkmnp-tv-z]{25}"
 SANDBOX_ID = re.compile(f"sb-{ID_PATTERN}")
 EXEC_ID = re.compile(f"ex-{ID_PATTERN}")
 LEASE_ID = re.compile(f"ls-{ID_PATTERN}")
 RESET_ID = re.compile(f"rs-{ID_PATTERN}")
 SNAPSHOT_ID = re.compile(f"sn-{ID_PATTERN}")
+RESET_ID = re.compile(f"rs-{ID_PATTERN}")
 
 
 def new_sandbox_id() -> str:
@@ -27,10 +32,15 @@ def new_sandbox_id() -> str:
     return "sb-" + _uuid7_base32()
 
 
-def derived_sandbox_id(*parts: str) -> str:
-    """The sandbox id that comes of these words, the same each time, and that nobody can choose."""
-    number = int.from_bytes(hashlib.sha256("\0".join(parts).encode()).digest()[:17], "big")
-    return "sb-" + "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
+def derived_place_id(sandbox_id: str, reset_id: str) -> str:
+    """The id of the place that this reset gives to this sandbox: the same each time, and never that of a sandbox."""
+    number = int.from_bytes(hashlib.sha256(f"{sandbox_id}\0{reset_id}".encode()).digest()[:16], "big") | _OF_PLACES
+    return "sb-" + _base32(number)
+
+
+def new_place_id() -> str:
+    """A new id of a place that is made for no sandbox yet, and never that of a sandbox."""
+    return "sb-" + _base32(int.from_bytes(os.urandom(16), "big") | _OF_PLACES)
 
 
 def new_reset_id() -> str:
@@ -62,4 +72,8 @@ def _uuid7_base32() -> str:
     milliseconds = time.time_ns() // 1_000_000
     random = int.from_bytes(os.urandom(10), "big")
     number = (milliseconds & (1 << 48) - 1) << 80 | 7 << 76 | (random >> 68 & 0xFFF) << 64 | 2 << 62 | random & (1 << 62) - 1
+    return _base32(number)
+
+
+def _base32(number: int) -> str:
     return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])

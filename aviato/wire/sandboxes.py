@@ -11,12 +11,14 @@ from aviato.options import MAX_SECRETS, SECRET_NAME, SECRET_VARIABLE, SandboxSta
 from aviato.values import hosts
 from aviato.wire import bounds
 from aviato.wire.base import RequestModel, ResponseModel, empty
-from aviato.wire.ids import ID_PATTERN
+from aviato.wire.ids import ID_PATTERN, SANDBOX_ID_PATTERN
 from aviato.wire.images import ImageReference
 from aviato.wire.resources import NO_RESOURCES, Resources
 
 PoolId = Annotated[str, StringConstraints(pattern=f"^pl-{ID_PATTERN}$")]
 SandboxId = Annotated[str, StringConstraints(pattern=f"^sb-{ID_PATTERN}$")]
+NewSandboxId = Annotated[str, StringConstraints(pattern=f"^sb-{SANDBOX_ID_PATTERN}$")]
+"""Those that begin with `z`, as that of no UUIDv7 does, are of places (`ids.new_place_id`)."""
 ExecId = Annotated[str, StringConstraints(pattern=f"^ex-{ID_PATTERN}$")]
 LeaseId = Annotated[str, StringConstraints(pattern=f"^ls-{ID_PATTERN}$")]
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
@@ -78,7 +80,7 @@ class CreateSandbox(RequestModel):
     count as body.
     """
 
-    sandbox_id: SandboxId
+    sandbox_id: NewSandboxId
     lease_id: LeaseId | None = None
     """The lease that holds the sandbox; required unless `detached`."""
     detached: bool = False

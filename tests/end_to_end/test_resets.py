@@ -1,271 +1,504 @@
-"""Resets: a sandbox is what a new one is, whatever was done to it, and who waited for something in it is told."""
+"""Resets of real sandboxes: what is there afterwards is what a new one has, and what was under way is told so."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import difflib
+import json
+import re
 import signal
-import threading
 import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-import requests
 
 import aviato
 from aviato import (
     AsyncClient,
     AviatoValidationError,
+    NetworkOptions,
     Sandbox,
     SandboxExecutionError,
     SandboxImageError,
-    SandboxNotRunningError,
-    SandboxTerminatedError,
+    Secret,
     Session,
 )
-from aviato.wire.ids import new_exec_id, new_reset_id
-from tests.end_to_end.test_pools import OPTIONS, eventually, places, run, seen
+from aviato.wire.ids import derived_place_id, new_exec_id, new_reset_id, new_sandbox_id, new_snapshot_id
+from tests.end_to_end.test_nothing_left import memory_bytes, snapshot
+from tests.images.whole_images import make_layout, tar_of
 
 pytestmark = pytest.mark.usefixtures("served")
-
-MESS = r"""
-echo x >/root/x; mkdir -p /srv/d/e; ln -s /etc/passwd /srv/l; rm -rf /var/log /etc/hosts; echo y >>/etc/passwd; chmod 700 /tmp
-mkfifo /tmp/pipe; truncate -s 1M /workspace/big; echo z >/dev/shm/z; echo r >/run/r; chmod 1777 /
-(setsid sh -c 'trap "" TERM INT HUP; while :; do sleep 1; done' >/dev/null 2>&1 &)
-(sleep 1000 >/dev/null 2>&1 & kill -STOP $!)
-python3 -c '
-import os, socket, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        one, two = socket.socket(), socket.socket(socket.AF_UNIX)
-        one.bind(("127.0.0.1", 8123)); one.listen(); two.bind("/run/u"); two.listen()
-        os.close(1); os.close(2)
-        time.sleep(1000)
-    os._exit(0)
-'
+SEEN = Path(__file__).with_name("seen_inside.sh").read_text()
+NUMBERS = re.compile(r"uid=\d+,gid=\d+|/proc/self/fd/\d+|(?<=^/proc )\S+ \S+ \d+")
+MESS = """
+for place in etc srv var/log home root opt tmp workspace run dev/shm usr/local bin; do
+    mkdir -p "/$place/mess"; echo mess >"/$place/mess/file"; chmod 4755 "/$place/mess/file"
+done
+rm -rf /etc/group /etc/hosts /var/log /srv; mkdir -p /srv; mkfifo /srv/pipe; ln -s /etc/passwd /srv/link
+echo mess >>/etc/passwd; chmod 700 /workspace /tmp; hostname mess 2>/dev/null; umask 000; chmod 711 /
+trap '' TERM INT HUP
+(trap '' TERM INT HUP QUIT; while :; do sleep 1000; done) >/dev/null 2>&1 </dev/null &
+setsid sh -c '(sleep 1000 &) >/dev/null 2>&1 </dev/null' >/dev/null 2>&1 </dev/null
+sleep 1000 >/dev/null 2>&1 & kill -STOP $!
+true
+"""
+LISTENS = """
+import os, socket, time, ctypes
+if os.fork(): os._exit(0)
+os.setsid()
+if os.fork(): os._exit(0)
+held = [socket.socket() for _ in range(3)]
+for number, one in enumerate(held):
+    one.bind(("127.0.0.1", 7000 + number)); one.listen()
+local = socket.socket(socket.AF_UNIX); local.bind("\\0mess"); local.listen()
+libc = ctypes.CDLL(None)
+libc.shmget(1234, 4096, 0o1666); libc.semget(1234, 1, 0o1666); libc.msgget(1234, 0o1666)
+open("/workspace/listens", "w").close()
+os.close(1); os.close(2)
+time.sleep(1000)
 """
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "ports", "resources", "files"])
-def test_it_is_what_a_new_one_is(session: Session, options: dict[str, Any]) -> None:
-    box, new = session.sandbox(**options), session.sandbox(**options)
-    run(box, MESS)
-    assert "x" in run(box, "ls /root")
-    box.reset().result()
-    assert run(box, "hostname").strip() == box.sandbox_id and run(new, "hostname").strip() == new.sandbox_id
-    assert seen(box) == seen(new)
-    run(box, MESS)
-    box.reset().result()
-    run(box, "true")
-    assert seen(box) == seen(new)
+def seen(sandbox: Any, **options: Any) -> list[str]:
+    """All that a program in it can see, but ids and times."""
+    result = sandbox.exec(["sh", "-c", SEEN], **options).result()
+    assert result.returncode == 0 and "== users" in result.stdout, result.stderr
+    text = re.sub(r"sb-[0-9a-z]{26}", "ID", result.stdout)
+    return [NUMBERS.sub("N", line) for line in text.splitlines()]
 
 
-def test_what_ran_is_told(session: Session) -> None:
-    box = session.sandbox()
-    running = box.exec(["sleep", "1000"])
-    reading = box.exec(["cat"], stdin=True)
-    shell = box.shell(["sh"])
-    kept = box.exec(["sleep", "1000"], detach=True)
-    eventually(lambda: run(box, "cat /proc/[0-9]*/comm").count("sleep") == 2)
-    box.reset().result()
-    for one in (running, reading, shell, kept):
-        with pytest.raises(SandboxExecutionError, match="reset") as caught:
-            one.result(30)
-        assert caught.value.reason == "reset" and not caught.value.is_infrastructure
-    assert run(box, "cat /proc/[0-9]*/comm").count("sleep") == 0
+def same(first: list[str], second: list[str]) -> None:
+    assert first == second, "\n".join(difflib.unified_diff(first, second, lineterm="", n=0))
 
 
-def test_results_of_before_are_there(session: Session) -> None:
-    box = session.sandbox()
-    kept = box.exec(["sh", "-c", "echo before; exit 3"], detach=True)
-    exec_id = kept.exec_id
-    eventually(lambda: kept.poll() is not None)
-    box.reset().result()
-    run(box, "true")
-    again = box.attach(exec_id)
-    assert (again.result(30).stdout, again.result(30).returncode) == ("before\n", 3)
+def run(sandbox: Any, command: str, **options: Any) -> str:
+    return str(sandbox.exec(["sh", "-c", command], check=True, **options).result().stdout)
 
 
-def test_a_command_of_before_does_not_run_again(session: Session, server: Any) -> None:
-    box = session.sandbox()
-    box.wait()
-    body = {"exec_id": new_exec_id(), "command": ["sh", "-c", "echo ran >>/root/ran; sleep 1000"]}
-    path = f"/v1/sandboxes/{box.sandbox_id}/execs"
-    first = threading.Thread(target=ask, args=(server, "POST", path, body))
-    first.start()
-    eventually(lambda: run(box, "cat /root/ran 2>/dev/null || true") == "ran\n")
-    box.reset().result()
-    first.join(30)
-    assert "reset" in ask(server, "POST", path, body)[1]
-    assert run(box, "ls -A /root") == ""
-
-
-def test_the_same_one_is_done_once(session: Session, server: Any) -> None:
-    box = session.sandbox()
-    run(box, "echo x >/root/x")
-    path = f"/v1/sandboxes/{box.sandbox_id}/resets/{new_reset_id()}"
-    assert ask(server, "PUT", path, {})[0] == 200
-    run(box, "echo y >/root/y")
-    assert ask(server, "PUT", path, {})[0] == 200
-    assert run(box, "ls /root") == "y\n"
-    assert ask(server, "PUT", f"{path}-", {})[0] in (400, 404)
-
-
-def ask(server: Any, method: str, path: str, body: dict[str, Any]) -> tuple[int, str]:
-    """Status and answer of a request as anybody sends it."""
-
-    async def main() -> tuple[int, str]:
-        connector = aiohttp.UnixConnector(server.url.removeprefix("unix://"))
-        address = f"http://server{path}"
-        async with aiohttp.ClientSession(connector=connector) as http, http.request(method, address, json=body) as answer:
-            return answer.status, (await answer.read()).decode(errors="replace")
-
-    return asyncio.run(main())
-
-
-def test_to_a_snapshot(session: Session) -> None:
-    box = session.sandbox(environment_variables={"A": "1"})
-    run(box, "echo one >/root/x")
-    taken = box.snapshot(name="to-be-reset-to:1").result()
+def busybox() -> bytes:
     try:
-        for to in (taken, taken.snapshot_id, "to-be-reset-to:1"):
-            run(box, "echo two >/root/x; touch /root/y")
-            box.reset(to).result()
-            assert run(box, "cat /root/x; ls /root; echo $A") == "one\nx\n1\n"
-        box.reset().result()
-        assert run(box, "ls /root") == ""
-        [child] = box.fork()
-        run(child, "touch /root/child")
-        child.reset().result()
-        assert run(child, "ls /root") == ""
-        for wrong, error in (
-            ("host", AviatoValidationError),
-            ("sn-" + "0" * 26, SandboxImageError),
-            ("nix:1", AviatoValidationError),
-        ):
-            with pytest.raises(error):
-                box.reset(wrong).result()
-        assert run(box, "echo on") == "on\n"
-    finally:
-        Sandbox.delete_snapshot(taken.snapshot_id).result()
+        return Path("/bin/busybox").read_bytes()
+    except OSError:
+        pytest.skip("no /bin/busybox: apt-get install busybox-static")
 
 
-def test_what_cannot_be(session: Session) -> None:
+def tools() -> dict[str, Any]:
+    """The files of an image that has what `seen_inside.sh` calls."""
+    names = "sh env sort find stat cut grep cat tr readlink sed wc ls hostname id mkdir rm ln echo chmod mkfifo sleep setsid"
+    return {"bin/busybox": (0o755, 0, 0, busybox()), **{f"bin/{name}": "busybox" for name in (*names.split(), "kill", "true")}}
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> str:
+    below = {**tools(), "tmp/": b"", "etc/passwd": b"root:x:0:0::/:/bin/sh\n", "gone": b"gone"}
+    above = {"own": (0o640, 7, 8, b"own"), "var/log/x": b"x"}
+    return f"oci:{make_layout(tmp_path / 'image', [tar_of(below), tar_of(above)], {'Env': ['PATH=/bin', 'OF=image']})}"
+
+
+@pytest.fixture
+def begun(session: Session) -> Iterator[list[str]]:
+    """Snapshots that the test has made, to be removed."""
+    made: list[str] = []
+    yield made
+    for snapshot_id in made:
+        Sandbox.delete_snapshot(snapshot_id, missing_ok=True).result()
+
+
+def test_of_the_machine_s_files_it_shows_what_a_new_one_shows(session: Session) -> None:
+    options: dict[str, Any] = {
+        "environment_variables": {"OF": "user"},
+        "resources": {"processes": 60, "memory": "300Mi", "disk": "60Mi"},
+        "mounted_files": [{"mount_path": "/data/mounted", "file_content": b"mounted"}],
+        "secrets": [Secret(store="env", name="HF_TOKEN", env_var="TOKEN")],
+    }
+    sandbox = session.sandbox(**options)
+    new = seen(session.sandbox(**options))
+    same(seen(sandbox), new)
+    run(sandbox, MESS)
+    sandbox.exec(["python3", "-c", LISTENS], check=True).result()
+    sandbox.exec(["sh", "-c", "rm -f /data/mounted; echo x >/data/mounted"]).result()
+    assert seen(sandbox) != new
+    sandbox.exec(["sh", "-c", "cat /dev/zero >/srv/full"], timeout_seconds=2)
+    sandbox.exec(["sh", "-c", "b() { b | b & }; b"], timeout_seconds=1)
+    time.sleep(0.5)  # the fork bomb goes off, and the disk is full
+    before = sandbox.started_at
+    assert sandbox.reset().result() is None
+    assert sandbox.get_status() == "running" and sandbox.started_at is not None and before is not None
+    same(seen(sandbox), new)
+    assert run(sandbox, "cat /data/mounted; echo $TOKEN $OF").startswith("mountedhf-token-of-the-tests user")
+
+
+def test_of_an_image_it_shows_what_a_new_one_shows(session: Session, image: str) -> None:
+    sandbox = session.sandbox(container_image=image)
+    new = seen(session.sandbox(container_image=image), cwd="/")
+    same(seen(sandbox, cwd="/"), new)
+    run(sandbox, MESS + "rm gone own; echo x >x; rm -r /bin/stat", cwd="/")
+    sandbox.reset().result()
+    same(seen(sandbox, cwd="/"), new)
+
+
+def test_of_a_directory_it_shows_what_a_new_one_shows(
+    make_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    for path, content in tools().items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str):
+            (root / path).symlink_to(content)
+        else:
+            (root / path).write_bytes(content[3])
+            (root / path).chmod(0o755)
+    monkeypatch.setenv("AVIATO_BASE_URL", make_server(image=f"bare={root}").url)
+    with Session() as session:
+        sandbox = session.sandbox(container_image="dir:bare")
+        new = seen(session.sandbox(container_image="dir:bare"), cwd="/")
+        run(sandbox, MESS, cwd="/")
+        sandbox.reset().result()
+        same(seen(sandbox, cwd="/"), new)
+    assert not (root / "srv").exists()
+
+
+def ends_by_a_reset(call: Callable[[], Any]) -> SandboxExecutionError:
+    with pytest.raises(SandboxExecutionError, match="was reset") as caught:
+        call()
+    assert caught.value.reason == "reset" and not caught.value.is_infrastructure
+    return caught.value
+
+
+def test_what_is_under_way_is_told_so(session: Session) -> None:
+    sandbox = session.sandbox(resources={"disk": "2Gi"})
+    process = sandbox.exec(["sh", "-c", "echo begun; sleep 1000"])
+    assert next(iter(process.stdout.lines())) == "begun"
+    fed = sandbox.exec(["sh", "-c", "echo begun; cat >/dev/null"], stdin=True)
+    next(iter(fed.stdout.lines()))
+    terminal = sandbox.shell(["sh", "-c", "echo begun; sleep 1000"])
+    next(iter(terminal.output))
+    detached = sandbox.exec(["sh", "-c", "echo kept; sleep 1000"], detach=True)
+    next(iter(detached.stdout.lines()))
+    assert fed.stdin is not None
+    run(sandbox, "mkfifo pipe")
+    reading = sandbox.read_file("/workspace/pipe")
+    sandbox.reset().result()
+    for one in (process, fed, terminal, detached):
+        ends_by_a_reset(one.result)
+    with pytest.raises(aviato.AviatoError) as caught:
+        fed.stdin.write(b"x").result()
+    assert not caught.value.is_infrastructure
+    with contextlib.suppress(aviato.SandboxFileError):  # A pipe is refused at once.
+        ends_by_a_reset(reading.result)
+    ends_by_a_reset(sandbox.attach(detached.exec_id).result)
+    ends_by_a_reset(sandbox.attach(process.exec_id).result)
+    process.cancel()
+    assert run(sandbox, "echo x") == "x\n"
+
+
+def test_a_file_on_its_way_is_told_so(session: Session) -> None:
+    sandbox = session.sandbox()
+    sandbox.wait()
+
+    def content() -> Iterator[bytes]:
+        yield from [b"x" * (1 << 20)] * 16
+        sandbox.reset().result()
+        yield from [b"x" * (1 << 20)] * 16
+
+    ends_by_a_reset(sandbox.write_file_streaming("/workspace/large", content()).result)
+    assert run(sandbox, "ls -A /workspace") == ""
+
+
+def test_results_of_before_that_nobody_has_fetched(session: Session) -> None:
+    sandbox = session.sandbox(detached=True)
+    detached = sandbox.exec(["sh", "-c", "echo detached; exit 3"], detach=True)
+    kept = detached.exec_id
+    deadline = time.monotonic() + 20
+    while not run(sandbox, "ls done 2>/dev/null; touch done"):
+        assert time.monotonic() < deadline
+    assert detached.result().returncode == 3
+    other = sandbox.exec(["sh", "-c", "echo other; touch other"], detach=True)
+    while not run(sandbox, "ls other 2>/dev/null || true"):
+        assert time.monotonic() < deadline
+    for _ in range(2):
+        sandbox.reset().result()
+    assert sandbox.attach(kept).result().stdout == "detached\n"
+    assert other.result().stdout == "other\n"
+    sandbox.stop().result()
+
+
+def test_a_result_of_before_that_was_cut_off(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reader comes back after the reset: what process 1 left is there, and the command does not run again."""
+    server = make_server()
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+
+    async def main() -> None:
+        async with AsyncClient() as client:
+            sandbox = await client.sandbox(detached=True)
+            exec_id = new_exec_id()
+            path = f"/v1/sandboxes/{sandbox.sandbox_id}"
+            async with _http(server) as call:
+                body = {"exec_id": exec_id, "command": ["sh", "-c", "echo ran >>ran; echo out; exit 5"]}
+                await call("POST", f"{path}/execs", body)  # And nobody confirms what it gave.
+                long_id = new_exec_id()
+                sleeping = asyncio.create_task(
+                    call("POST", f"{path}/execs", {"exec_id": long_id, "command": ["sh", "-c", "touch began; sleep 1000"]})
+                )
+                while (await sandbox.exec(["ls", "began"])).returncode:
+                    await asyncio.sleep(0.01)
+                await sandbox.reset()
+                assert b"was reset" in (await sleeping)[1]
+                for method, where, again in (
+                    ("POST", f"{path}/execs", body),
+                    ("GET", f"{path}/execs/{exec_id}?stdout=0&stderr=0", None),
+                ):
+                    status, answer = await asyncio.wait_for(call(method, where, again), 20)
+                    assert (status, b"out" in answer, b'"returncode": 5' in answer) == (200, True, True), answer
+                    status, answer = await asyncio.wait_for(
+                        call(
+                            method,
+                            where.replace(exec_id, long_id),
+                            again and {"exec_id": long_id, "command": ["sh", "-c", "touch began; sleep 1000"]},
+                        ),
+                        20,
+                    )
+                    assert b"was reset" in answer or b'"signal"' in answer or b"137" in answer, answer
+                assert (await sandbox.exec(["ls", "-A"])).stdout == ""
+            await sandbox.stop()
+
+    asyncio.run(main())
+
+
+@contextlib.asynccontextmanager
+async def _http(server: Any) -> Any:
+    import aiohttp
+
+    path = server.url.removeprefix("unix://")
+    async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as http:
+
+        async def call(method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+            data = None if body is None else json.dumps(body).encode()
+            async with http.request(method, f"http://server{path}", data=data) as response:
+                return response.status, await response.read()
+
+        yield call
+
+
+def test_the_same_reset_twice_is_one_and_nonsense_is_none(served: Any) -> None:
+    async def main() -> None:
+        async with AsyncClient() as client, _http(served) as call:
+            sandbox = await client.sandbox()
+            await sandbox.exec(["touch", "x"])
+            path = f"/v1/sandboxes/{sandbox.sandbox_id}/resets"
+            first, second = new_reset_id(), new_reset_id()
+            answers = await asyncio.gather(*(call("PUT", f"{path}/{first}", {}) for _ in range(5)))
+            assert {status for status, _ in answers} == {200}
+            assert (await sandbox.exec(["ls", "-A"])).stdout == ""
+            await sandbox.exec(["touch", "y"])
+            assert (await call("PUT", f"{path}/{first}", {}))[0] == 200
+            assert (await sandbox.exec(["ls", "-A"])).stdout == "y\n"
+            assert (await call("PUT", f"{path}/{second}", {}))[0] == 200
+            await sandbox.exec(["touch", "z"])
+            assert (await call("PUT", f"{path}/{first}", {}))[0] == 200  # It comes late, and is done.
+            assert (await sandbox.exec(["ls", "-A"])).stdout == "z\n"
+            for wrong in ("x", "rs-", "rs-" + "!" * 26, new_sandbox_id(), "rs-" + "0" * 300):
+                status, answer = await call("PUT", f"{path}/{wrong}", {})
+                assert status in (400, 404, 422) and b"not the id of a reset" in answer, (status, answer)
+            for body in ({"to": 5}, {"too": None}, {"secret_values": []}, []):
+                assert (await call("PUT", f"{path}/{new_reset_id()}", body))[0] in (400, 422)
+            assert (await call("PUT", f"/v1/sandboxes/{new_sandbox_id()}/resets/{second}", {}))[0] == 404
+            assert (await sandbox.exec(["ls", "-A"])).stdout == "z\n"
+            place = derived_place_id(sandbox.sandbox_id, second)
+            status, answer = await call("POST", "/v1/sandboxes", {"sandbox_id": place, "detached": True})
+            assert status in (400, 422), answer  # Nobody takes another's place.
+
+    asyncio.run(main())
+
+
+def test_to_a_snapshot(session: Session, begun: list[str]) -> None:
+    sandbox = session.sandbox()
+    run(sandbox, "echo prepared >text; touch /srv/x")
+    taken = sandbox.snapshot("reset-to:1").result()
+    begun.append(taken.snapshot_id)
+    for to in (taken.snapshot_id, "reset-to:1", taken):
+        run(sandbox, "echo other >text; touch more; rm -f /srv/x")
+        sandbox.reset(to).result()
+        assert run(sandbox, "cat text; ls; ls /srv/x") == "prepared\ntext\n/srv/x\n"
+    with pytest.raises(AviatoValidationError, match="no snapshot"):
+        sandbox.reset(to="host").result()
+    for unknown in (new_snapshot_id(), "nothing-of-that-name:7"):
+        with pytest.raises((SandboxImageError, AviatoValidationError), match=r"not here|no snapshot|is not|unknown"):
+            sandbox.reset(to=unknown).result()
+    with pytest.raises(TypeError):
+        sandbox.reset(to=5)  # type: ignore[arg-type]
+    assert run(sandbox, "cat text") == "prepared\n"
+    [child] = sandbox.fork()
+    run(child, "echo child >>text")
+    child.reset().result()
+    assert run(child, "cat text") == "prepared\n"
+    child.reset(to=taken).result()
+    sandbox.reset().result()
+    assert run(sandbox, "ls -A") == "" and run(child, "cat text") == "prepared\n"
+    Sandbox.delete_snapshot(taken.snapshot_id).result()
+    with pytest.raises(SandboxImageError, match="was deleted"):
+        sandbox.reset(to=taken).result()
+    assert run(child, "cat text") == "prepared\n"
+
+
+def test_one_with_a_main_command_is_refused(session: Session) -> None:
+    sandbox = session.sandbox(command="sleep", args=["1000"])
     with pytest.raises(AviatoValidationError, match="main command"):
-        session.sandbox(command="sleep", args=["1000"]).reset().result()
-    box = session.sandbox()
-    box.stop().result()
-    with pytest.raises(SandboxNotRunningError):
-        box.reset().result()
-    for wrong in (1, b"x", ""):
-        with pytest.raises((TypeError, AviatoValidationError)):
-            session.sandbox(start=False).reset(wrong)  # type: ignore[arg-type]
+        sandbox.reset().result()
+    assert sandbox.get_status() == "running"
 
 
-def test_many_at_once_and_a_stop_among_them(session: Session) -> None:
-    box = session.sandbox()
-    for one in [box.reset() for _ in range(8)]:
-        one.result(60)
-    assert run(box, "echo on") == "on\n"
-    resets = [box.reset() for _ in range(3)]
-    box.stop().result()
-    for one in resets:
-        try:
-            one.result(60)
-        except SandboxNotRunningError:
-            pass
-    assert box.get_status().is_terminal
+def test_by_await(served: Any) -> None:
+    async def main() -> None:
+        async with AsyncClient() as client:
+            sandbox = await client.sandbox()
+            going = asyncio.create_task(sandbox.exec(["sh", "-c", "touch x; sleep 1000"]))
+            while (await sandbox.exec(["ls", "x"])).returncode:
+                await asyncio.sleep(0.01)
+            taken = await sandbox.snapshot()
+            await sandbox.reset()
+            with pytest.raises(SandboxExecutionError, match="was reset"):
+                await going
+            assert (await sandbox.exec(["ls", "-A"])).stdout == ""
+            await sandbox.reset(to=taken)
+            assert (await sandbox.exec(["ls", "-A"])).stdout == "x\n"
+            await client.delete_snapshot(taken.snapshot_id)
+
+    asyncio.run(main())
+
+
+def test_with_resets_stops_and_snapshots_at_once(session: Session) -> None:
+    sandbox = session.sandbox()
+    sandbox.reset().result()  # During its start.
+    several = [sandbox.reset() for _ in range(5)]
+    later = [sandbox.exec(["sh", "-c", "echo x"]) for _ in range(10)]
+    taking = sandbox.snapshot()
+    for one in several:
+        one.result()
+    for process in later:
+        with contextlib.suppress(SandboxExecutionError):
+            assert process.result().stdout == "x\n"
+    with contextlib.suppress(SandboxExecutionError):
+        Sandbox.delete_snapshot(taking.result().snapshot_id).result()
+    assert run(sandbox, "echo x") == "x\n"
+    others = [session.sandbox() for _ in range(8)]
+    for one in others:
+        one.wait()
+    going = [one.reset() for one in others]
+    for one in (*others, sandbox):
+        one.stop().result()
+    for reset in going:
+        with contextlib.suppress(aviato.SandboxError):
+            reset.result()
+    assert {one.get_status() for one in others} == {"terminated"}
+    with pytest.raises(aviato.SandboxNotRunningError):
+        sandbox.reset().result()
+    with pytest.raises(aviato.SandboxNotRunningError):
+        sandbox.exec(["true"]).result()
 
 
 def test_its_lifetime_goes_on(session: Session) -> None:
-    box = session.sandbox(max_lifetime_seconds=4.0)
-    box.wait()
+    sandbox = session.sandbox(max_lifetime_seconds=3)
+    sandbox.wait()
     began = time.monotonic()
-    with pytest.raises((SandboxTerminatedError, SandboxExecutionError)):
-        while True:
-            box.reset().result()
-            box.exec(["sleep", "0.5"]).result()
-    assert time.monotonic() - began < 30
+    while time.monotonic() - began < 1.5:
+        sandbox.reset().result()
+        time.sleep(0.3)  # a part of its life
+    with contextlib.suppress(aviato.SandboxError):
+        sandbox.exec(["sleep", "60"]).result()
+    assert 2 < time.monotonic() - began < 6
+    assert sandbox.get_status() != "running"
 
 
-def test_ports_and_the_way_to_the_network(session: Session) -> None:
-    box = session.sandbox(ports=[8000], network=aviato.NetworkOptions(egress_mode=["example.org"]))
-    serve = ["python3", "-m", "http.server", "8000", "-d", "/srv"]
-    for n in range(3):
-        run(box, f"mkdir -p /srv && echo {n} >/srv/n")
-        serving = box.exec(serve)
-        url = box.wait_for_port(8000).result()
-        assert requests.get(f"{url}/n", timeout=20).text == f"{n}\n"
-        assert run(box, "echo ${https_proxy:+proxy}") == "proxy\n"
-        box.reset().result()
-        with pytest.raises(SandboxExecutionError):
-            serving.result(30)
+def test_ports_and_the_way_to_the_network_are_there_again(session: Session) -> None:
+    serve = ["python3", "-m", "http.server", "8000"]
+    sandbox = session.sandbox(network=NetworkOptions(exposed_ports=[8000], egress_mode=["127.0.0.2"]))
+    proxy = run(sandbox, "echo $HTTP_PROXY")
+    assert proxy.strip()
+    url = None
+    for turn in range(3):
+        run(sandbox, f"echo {turn} >name")
+        sandbox.exec(serve)
+        address = sandbox.wait_for_port(8000).result()
+        assert url in (None, address)
+        url = address
+        with urllib.request.urlopen(f"{url}/name", timeout=10) as answer:
+            assert answer.read() == f"{turn}\n".encode()
+        fetched = sandbox.exec(["python3", "-c", FETCH]).result()
+        assert fetched.stdout.strip() == "403", fetched
+        sandbox.reset().result()
+    with pytest.raises((OSError, urllib.error.URLError)):
+        urllib.request.urlopen(f"{url}/name", timeout=3)
 
 
-def test_secrets_are_there_again(make_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("hush")
-    server = make_server(secrets_dir=tmp_path)
-    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
-    with Session() as session:
-        box = session.sandbox(secrets=[aviato.Secret(store="file", name="token", env_var="TOKEN")])
-        assert run(box, "echo $TOKEN") == "hush\n"
-        box.reset().result()
-        assert run(box, "echo $TOKEN") == "hush\n"
+FETCH = """
+import urllib.request, urllib.error
+try:
+    urllib.request.urlopen("http://127.0.0.3:1/", timeout=10)
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.005, 0.02, 0.1])
-def test_a_server_that_is_killed_meanwhile(make_server: Any, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+@pytest.mark.parametrize("after_seconds", [0.0, 0.005, 0.02, 0.05])
+def test_a_server_that_dies_in_the_middle(make_server: Any, monkeypatch: pytest.MonkeyPatch, after_seconds: float) -> None:
     server = make_server()
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
     with Session() as session:
-        box = session.sandbox(environment_variables={"A": "1"})
-        run(box, "echo x >/root/x")
-        going = box.reset()
-        time.sleep(seconds)
+        sandboxes = [session.sandbox(detached=True) for _ in range(4)]
+        for one in sandboxes:
+            run(one, "touch mess; (setsid sleep 1000 &) >/dev/null 2>&1")
+        going = [one.reset() for one in sandboxes]
+        time.sleep(after_seconds)  # the point of the kill, not a wait
         server.stop(signal.SIGKILL)
         server.restart()
-        going.result(60)
-        assert run(box, "ls /root; echo $A") == "1\n"
-        eventually(lambda: len(places(server)) == 1)
+        for one, reset in zip(sandboxes, going, strict=True):
+            try:
+                reset.result()
+            except aviato.SandboxError as error:
+                assert error.is_infrastructure
+                assert one.get_status() != "running"
+            else:
+                assert run(one, "ls -A; cat /proc/[0-9]*/comm | grep -c sleep || true") == "0\n"
+                run(one, "touch mess")
+                one.reset().result()  # Of one that an earlier server has made.
+                assert run(one, "ls -A") == ""
+            one.stop(missing_ok=True).result()
+        places = [*Path(server.state_dir).glob("sandboxes/*")]
+        assert not places
 
 
-def test_nothing_is_left(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_of_many(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server = make_server()
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+
+    def turn(sandbox: Sandbox) -> None:
+        process = sandbox.exec(["sh", "-c", "echo x; sleep 1000"])
+        next(iter(process.stdout.lines()))
+        sandbox.reset().result()
+        with pytest.raises(SandboxExecutionError):
+            process.result()
+
+    def left(before: Any = None) -> Any:
+        deadline = time.monotonic() + 15
+        while (found := {**snapshot(server, False), "files": 0}) != before and time.monotonic() < deadline:
+            if before is None and time.monotonic() > deadline - 14:
+                break
+            time.sleep(0.1)
+        return found
+
     with Session() as session:
-        box = session.sandbox(ports=[8000])
-        for _ in range(5):
-            box.reset().result()
-        eventually(lambda: len(places(server)) == 1)
-        before = descriptors(server)
-        for n in range(20):
-            run(box, f"sleep {1000 + n} & touch /root/{n}")
-            box.reset().result()
-        eventually(lambda: len(places(server)) == 1 and descriptors(server) < before + 10)
-
-
-def descriptors(server: Any) -> int:
-    return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
-
-
-def test_by_await(session: Session) -> None:
-    async def main() -> None:
-        async with AsyncClient() as client:
-            box = await client.sandbox()
-            await box.write_file("/root/x", b"x")
-            taken = await box.snapshot()
-            process = box.spawn(["sleep", "1000"])
-            running = asyncio.ensure_future(process)
-            assert await process.started()
-            await box.reset()
-            with pytest.raises(SandboxExecutionError):
-                await running
-            assert (await box.exec(["ls", "/root"])).stdout == ""
-            await box.reset(taken)
-            assert (await box.exec(["ls", "/root"])).stdout == "x\n"
-            await client.delete_snapshot(taken.snapshot_id)
-            await box.stop()
-
-    asyncio.run(main())
+        sandbox = session.sandbox()
+        for _ in range(20):
+            turn(sandbox)
+        before, memory = left(), memory_bytes(server.pid)
+        for _ in range(50):
+            turn(sandbox)
+        after = left(before)
+        assert after == before
+        assert memory_bytes(server.pid) < memory * 1.1 + (2 << 20)

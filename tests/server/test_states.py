@@ -66,7 +66,7 @@ def test_terminated_has_only_its_own_reasons():
 @pytest.mark.parametrize("event", list(Event))
 def test_only_the_listed_transitions_are_legal(state, event):
     if (state, event) in TABLE:
-        assert after(state, event) > state or event is Event.RESET, "a life goes forward, but for a reset"
+        assert after(state, event) > state or event is Event.RESET, "a life only goes forward"
     else:
         with pytest.raises(ValueError, match=state.name):
             after(state, event)

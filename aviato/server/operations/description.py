@@ -23,14 +23,14 @@ _REFERENCE = "#/components/schemas/{model}"
 _PATH_SCHEMAS: dict[str, dict[str, Any]] = {
     **{
         name: {"type": "string", "pattern": f"^{prefix}-{ID_PATTERN}$"}
-        for name, prefix in (
-            ("sandbox_id", "sb"),
-            ("exec_id", "ex"),
-            ("lease_id", "ls"),
-            ("snapshot_id", "sn"),
-            ("reset_id", "rs"),
-            ("pool_id", "pl"),
-        )
+        for name, prefix in {
+            "sandbox_id": "sb",
+            "exec_id": "ex",
+            "lease_id": "ls",
+            "snapshot_id": "sn",
+            "reset_id": "rs",
+            "pool_id": "pl",
+        }.items()
     },
     "port": {"type": "integer", "minimum": 1, "maximum": 65535},
 }

@@ -136,6 +136,9 @@ class Detached:
         while not sandbox.ready.is_set():
             await sandbox.ready.wait()
         try:
+            if state.left is not None:
+                output.lose(Ended(reason="reset"))
+                return
             if not sandbox.runs or sandbox.link is None:
                 output.lose(Ended(reason="lost"))  # Its readers get the error of the ending.
                 return

@@ -12,6 +12,7 @@ from aviato.server.store import ExecRecord
 if TYPE_CHECKING:
     import asyncio
 
+    from aviato.server.service.event import Event as Flag
     from aviato.server.service.output.feed import ExecFeed
     from aviato.server.service.output.recorded_output import RecordedOutput
     from aviato.wire.execution import ExecExit, ExecRequest
@@ -34,7 +35,7 @@ class ExecState:
         replaced: readers that another one took over from.
         recorded: its output on disk, for a detached command.
         recording: the task that keeps it.
-        was_reset: its sandbox has begun anew since.
+        left: its sandbox has begun anew since; set once what it left is kept.
         outlives: it can be read though its sandbox has ended, or is about to.
         abandon: the timer that kills it when nobody comes back.
     """
@@ -51,7 +52,7 @@ class ExecState:
     replaced: dict[str, None] = field(default_factory=dict)
     recorded: RecordedOutput | None = None
     recording: asyncio.Task[None] | None = None
-    was_reset: bool = False
+    left: Flag | None = None
     outlives: bool = False
     abandon: asyncio.TimerHandle | None = None
 

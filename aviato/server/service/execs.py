@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aviato.server.callers import Caller
     from aviato.server.link.link import Process1Link
     from aviato.server.service.detached import Detached
+    from aviato.server.service.event import Event
     from aviato.server.service.exec_records import ExecRecords
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.output.retained_results import RetainedResults
@@ -98,8 +99,8 @@ class Execs:
             problem = f"working_dir must be absolute, got {request.working_dir!r}"
             raise AviatoValidationError(problem, field_violations={"working_dir": "not absolute"})
         state = sandbox.execs.get(request.exec_id)
-        if state is not None and state.was_reset:
-            return self._past_feed(sandbox, state, (0, 0), "")
+        if state is not None and state.left is not None:
+            return self._past_feed(sandbox, state, state.left, (0, 0), "")
         if state is None or state.is_guess:
             state = ExecState(exec_id=request.exec_id, sandbox_id=sandbox_id, request=request)
             sandbox.execs[request.exec_id] = state
@@ -127,8 +128,8 @@ class Execs:
             return self._retained_feed(sandbox_id, exec_id, offsets, reader_id, error)
         self._refuse_main(sandbox, exec_id)
         state = sandbox.execs.get(exec_id)
-        if state is not None and state.was_reset:
-            return self._past_feed(sandbox, state, offsets, reader_id)
+        if state is not None and state.left is not None:
+            return self._past_feed(sandbox, state, state.left, offsets, reader_id)
         if state is None:
             if not sandbox.runs:
                 raise ExecNotFoundError(f"{sandbox_id} knows no command {exec_id!r}", sandbox_id=sandbox_id)
@@ -176,6 +177,8 @@ class Execs:
         if state is None:
             # The request that starts it may come behind this one, on another connection.
             state = sandbox.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=sandbox_id)
+        if state.left is not None:
+            return  # It is dead.
         state.cancelled = True
         if not sandbox.ready.is_set():
             for feed in list(self.feeds):
@@ -241,7 +244,7 @@ class Execs:
             sandbox.link is None
             or not sandbox.runs
             or ack.exec_id == sandbox.main_exec_id
-            or (state is not None and state.recorded is not None)
+            or (state is not None and (state.recorded is not None or state.left is not None))
         ):
             # The server itself has it, or nobody.
             if ack.done and state is not None:
@@ -307,25 +310,34 @@ class Execs:
             if (record := self._registry.find_record(sandbox_id)) is None:
                 raise error
             sandbox = ended_sandbox(record)
-        reader = RetainedReader(self._results, sandbox_id, exec_id, offsets, sandbox.gone, error)
-        state = ExecState(exec_id=exec_id, sandbox_id=sandbox_id, outlives=True)
+        return self._kept_feed(sandbox, exec_id, offsets, reader_id, sandbox.gone, error)
+
+    def _kept_feed(
+        self, sandbox: LiveSandbox, exec_id: str, offsets: tuple[int, int], reader_id: str, kept: Event, error: SandboxError
+    ) -> ExecFeed:
+        """A reader of what a command left behind, once that is kept."""
+        reader = RetainedReader(self._results, sandbox.sandbox_id, exec_id, offsets, kept, error)
+        state = ExecState(exec_id=exec_id, sandbox_id=sandbox.sandbox_id, outlives=True)
         sandbox.calls += 1
         feed = ExecFeed(sandbox, state, offsets, reader_id, lambda _: reader, self._slots, self._closed)
         self.feeds.add(feed)
         return feed
 
-    def _past_feed(self, sandbox: LiveSandbox, state: ExecState, offsets: tuple[int, int], reader_id: str) -> ExecFeed:
+    def _past_feed(
+        self, sandbox: LiveSandbox, state: ExecState, left: Event, offsets: tuple[int, int], reader_id: str
+    ) -> ExecFeed:
         """A reader of what a command left behind that ran before its sandbox was reset.
 
         Raises:
             SandboxExecutionError: it left nothing.
         """
-        if state.recorded is not None and state.exit is not None:
+        if state.recorded is not None:
+            state.outlives = True
             return self._feed(sandbox, state, offsets, reader_id)
         error = error_of_reset(sandbox.sandbox_id, started=state.started)
-        if not self._results.has(sandbox.sandbox_id, state.exec_id):
+        if left.is_set() and not self._results.has(sandbox.sandbox_id, state.exec_id):
             raise error
-        return self._retained_feed(sandbox.sandbox_id, state.exec_id, offsets, reader_id, error)
+        return self._kept_feed(sandbox, state.exec_id, offsets, reader_id, left, error)
 
     def _feed(
         self, sandbox: LiveSandbox, state: ExecState, offsets: tuple[int, int], reader_id: str, memory: Memory | None = None
@@ -416,6 +428,9 @@ class Execs:
     async def _on_link(self, sandbox_id: str, exec_id: str, call: Callable[[Process1Link], Awaitable[None]]) -> None:
         sandbox = self._registry.find(sandbox_id, exec_id=exec_id)
         self._refuse_main(sandbox, exec_id)
+        state = sandbox.execs.get(exec_id)
+        if state is not None and state.left is not None:
+            raise error_of_reset(sandbox_id, started=state.started)
         with self._slots.use(sandbox):
             link = await running(sandbox)
             try:

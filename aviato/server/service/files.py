@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aviato.exceptions import AviatoValidationError, SandboxFileError
+from aviato.exceptions import AviatoValidationError, SandboxFileError, SandboxUnavailableError
 from aviato.server.link.file_calls import InTime
 from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.registry import error_of_gone, running
+from aviato.server.states import error_of_reset
 from aviato.wire.files import FileList, FileStat
 from aviato.wire.shared_memory import MOST_BYTES
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from aviato.server.service.slots import Slots
     from aviato.server.shared_memory import Memory
     from aviato.wire.files import FilePart
+
+PARTS_SECONDS = 120.0
+"""So long a process 1 keeps a file of which parts are to come."""
 
 
 class Opened(NamedTuple):
@@ -99,7 +104,17 @@ class Files:
             if part is not None and (part.offset or not part.last) and not link.knows_again:
                 message = f"{sandbox_id} was made by a version that takes no files in parts"
                 raise AviatoValidationError(message, field_violations={"offset": "not available"})
-            await link.write_file(path, chunks, mode=mode, size_bytes=size_bytes, part=part, memory=memory)
+            try:
+                await link.write_file(path, chunks, mode=mode, size_bytes=size_bytes, part=part, memory=memory)
+            except SandboxUnavailableError as error:
+                if error.reason == "upload_lost" and self._was_reset(sandbox_id):
+                    raise error_of_reset(sandbox_id, started=True) from None
+                raise
+
+    def _was_reset(self, sandbox_id: str) -> bool:
+        """Whether parts of a file that a process 1 would yet have were another's."""
+        reset_at = self._registry.find(sandbox_id).reset_at
+        return reset_at is not None and time.monotonic() - reset_at < PARTS_SECONDS
 
     async def write_tree(self, sandbox_id: str, path: str, chunks: AsyncIterator[bytes], key: str | None = None) -> None:
         """Put a tree in its place, or merge it into what is there, once all of its archive has come."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aviato.server.link.link import Process1Link
     from aviato.server.service.detached import Detached
     from aviato.server.service.egress import Egress
+    from aviato.server.service.event import Event as Flag
     from aviato.server.service.leases import Leases
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.main_command import MainCommand
@@ -120,26 +121,32 @@ class Lifecycle:
         """
         link, left = sandbox.link, sandbox.place_id
         assert link is not None
-        sandbox.begin_anew(place_id, image, secrets)
+        kept = sandbox.begin_anew(place_id, image, secrets)
         self._save(sandbox)
         self._egress.close(sandbox.sandbox_id)
         sandbox.restart = asyncio.create_task(self._begin(sandbox), name=f"reset of {sandbox.sandbox_id}")
         sandbox.spawn(sandbox.restart)
         link.abandon(Ended(reason="reset"))
-        sandbox.spawn(asyncio.create_task(self._leave(sandbox, link, left)))
+        departure = asyncio.create_task(self._leave(sandbox, link, left, kept), name=f"departure from {left}")
+        sandbox.departures.add(departure)
+        departure.add_done_callback(sandbox.departures.discard)
+        sandbox.spawn(departure)
 
-    async def _leave(self, sandbox: LiveSandbox, link: Process1Link, place_id: str) -> None:
+    async def _leave(self, sandbox: LiveSandbox, link: Process1Link, place_id: str, kept: Flag) -> None:
         """End what was there before a reset. Results that are there and have not arrived are kept."""
-        if not link.active_execs():
-            self._backend.kill(place_id)
-        else:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STOP_SLACK_SECONDS):
-                    await link.stop(0)
-            await self._results.gather(sandbox.sandbox_id, partial(self._backend.leave_results, place_id))
-            for exec_id in (*sandbox.confirmed, *sandbox.recorded_results()):
-                self._results.confirm(sandbox.sandbox_id, exec_id)
-        link.let_go(Ended(reason="reset"))
+        try:
+            if not link.active_execs():
+                self._backend.kill(place_id)
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(STOP_SLACK_SECONDS):
+                        await link.stop(0)
+                await self._results.gather(sandbox.sandbox_id, partial(self._backend.leave_results, place_id))
+                for exec_id in (*sandbox.confirmed, *sandbox.recorded_results()):
+                    self._results.confirm(sandbox.sandbox_id, exec_id)
+        finally:
+            kept.set()
+            link.let_go(Ended(reason="reset"))  # Its life waits for that, to watch the next.
         await self.destroy(place_id)
 
     def stop(self, sandbox: LiveSandbox) -> None:
@@ -174,7 +181,13 @@ class Lifecycle:
             while sandbox.restart is not restart:
                 restart = sandbox.restart
                 assert restart is not None
-                if (ending := await restart) is not None:
+                try:
+                    ending = await restart
+                except asyncio.CancelledError:
+                    if sandbox.asked is None or not restart.cancelled():
+                        raise
+                    ending = ending_of("stopped", asked=sandbox.asked)  # It was told to end before that had its first turn.
+                if ending is not None:
                     return ending
                 ended = None
             if ended is not None:
@@ -351,6 +364,8 @@ class Lifecycle:
         """Its end is known: take its place away and put the end on record."""
         self._ports.close(sandbox.sandbox_id)
         self._egress.close(sandbox.sandbox_id)
+        if sandbox.departures:
+            await asyncio.wait(sandbox.departures)
         dead = sandbox.killed_at is not None and sandbox.link is not None and sandbox.link.ended() is not None
         if sandbox.record.begun and not dead:
             if not sandbox.forced and (sandbox.link is None or sandbox.link.active_execs()):

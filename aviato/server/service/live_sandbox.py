@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 UNDER_WAY = 64
 """How many confirmations may be on their way to a process 1 that ends just then."""
+MOST_PLACES_BEFORE = 64
+"""So many resets are known again when they are asked for once more, behind later ones."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -52,6 +54,9 @@ class LiveSandbox:
         ending: how it ended, once that is known.
         ready: set when it runs, or never will.
         restart: makes its next process 1, once it is reset; gives its ending where there is none.
+        departures: end what was there before resets.
+        places_before: the latest of those that resets gave it.
+        reset_at: the latest of them, by the monotonic clock.
         settled: set with `ENDED`.
         gone: set with `GONE`.
         calls: requests that use it now.
@@ -89,6 +94,9 @@ class LiveSandbox:
     on_run: list[Callable[[], None]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
     restart: asyncio.Task[Ending | None] | None = None
+    departures: set[asyncio.Task[None]] = field(default_factory=set)
+    places_before: dict[str, None] = field(default_factory=dict)
+    reset_at: float | None = None
     helpers: set[asyncio.Task[Any]] = field(default_factory=set)
 
     @property
@@ -175,15 +183,25 @@ class LiveSandbox:
             self.record = self.record.but(started_at=time.time())
         self.ready.set()
 
-    def begin_anew(self, place_id: str, image: ResolvedImage, secrets: dict[str, str]) -> None:
-        """Leave its place and its process 1 for others; commands of before are of the past."""
+    def begin_anew(self, place_id: str, image: ResolvedImage, secrets: dict[str, str]) -> Flag:
+        """Leave its place and its process 1 for others; commands of before are of the past.
+
+        Returns:
+            To be set once what those left is kept.
+        """
         self._go(Event.RESET)
+        self.reset_at = time.monotonic()
+        self.places_before[self.place_id] = None
+        if len(self.places_before) > MOST_PLACES_BEFORE:
+            del self.places_before[next(iter(self.places_before))]
         self.record = self.record.but(
             place_id=place_id, begun=False, started_at=None, image=image.reference, image_note=image.note
         )
         self.image, self.secrets, self.link, self.output, self.ready = image, secrets, None, None, Flag()
+        left = Flag()
         for state in self.execs.values():
-            state.was_reset = True
+            state.left = state.left or left
+        return left
 
     def ask_to_end(self, reason: str, grace_seconds: float = 0.0) -> None:
         """End it, whatever it does now; the first reason holds, and a repeat can only shorten the grace."""

@@ -183,8 +183,8 @@ async def running(sandbox: LiveSandbox) -> Process1Link:
     Raises:
         SandboxError: it ended first.
     """
-    while not sandbox.ready.is_set():  # It may be reset before who waits for it has its turn.
-        await sandbox.ready.wait()
+    while not sandbox.ready.is_set():
+        await sandbox.ready.wait()  # And again, where it was reset just then.
     if not sandbox.runs or sandbox.link is None:
         raise sandbox.error(started=False)
     return sandbox.link

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoValidationError
 from aviato.server.service.images import not_for_a_key
 from aviato.server.service.registry import running
-from aviato.wire.ids import RESET_ID, derived_sandbox_id
+from aviato.wire.ids import RESET_ID, derived_place_id
 
 if TYPE_CHECKING:
     from aviato.server.backends.base import Backend
@@ -56,12 +56,11 @@ class Resets:
             SandboxError: the sandbox has ended, or does meanwhile.
         """
         if RESET_ID.fullmatch(reset_id) is None:
-            message = f"{reset_id!r} is not the id of a reset"
-            raise AviatoValidationError(message, field_violations={"reset_id": "no id of a reset"})
-        place_id = derived_sandbox_id(sandbox_id, reset_id)
+            raise AviatoValidationError(f"{reset_id!r} is not the id of a reset", field_violations={"reset_id": "no id"})
+        place_id = derived_place_id(sandbox_id, reset_id)
         sandbox = self._registry.find(sandbox_id)
         with self._slots.use(sandbox):
-            if sandbox.place_id != place_id:
+            if not _had(sandbox, place_id):
                 await self._reset(sandbox, place_id, request, caller)
             await running(sandbox)
         return sandbox
@@ -74,7 +73,7 @@ class Resets:
         secrets = await self._secrets.find(sandbox.request.secrets, request.secret_values)
         await running(sandbox)
         # What waits for a moment may find that another reset was quicker, and the same one, too.
-        if sandbox.place_id != place_id:
+        if not _had(sandbox, place_id):
             self._lifecycle.reset(sandbox, place_id, image, secrets)
 
     def _image(self, sandbox: LiveSandbox, to: str | None, caller: Caller) -> ResolvedImage:
@@ -86,3 +85,8 @@ class Resets:
         if not image.is_snapshot:
             raise AviatoValidationError(f"to: {to!r} is no snapshot", field_violations={"to": "no snapshot"})
         return image
+
+
+def _had(sandbox: LiveSandbox, place_id: str) -> bool:
+    """Whether it is in a place, or was: that may be on its way out, and nobody is put there again."""
+    return place_id == sandbox.place_id or place_id in sandbox.places_before

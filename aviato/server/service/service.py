@@ -220,9 +220,10 @@ class Service:
         starting = [sandbox for sandbox in self.registry.live.values() if sandbox.place.done() and not sandbox.ready.is_set()]
         ending = [sandbox for sandbox in self.registry.live.values() if sandbox.state is State.ENDED]
         waits = [*(sandbox.ready.wait() for sandbox in starting), *(sandbox.gone.wait() for sandbox in ending)]
-        if waits:
+        departures = [task for sandbox in self.registry.live.values() for task in sandbox.departures]
+        if waits or departures:
             tasks = [asyncio.ensure_future(wait) for wait in waits]
-            await asyncio.wait(tasks, timeout=HAND_OVER_SECONDS)
+            await asyncio.wait((*tasks, *departures), timeout=HAND_OVER_SECONDS)
             for task in tasks:
                 task.cancel()
 

@@ -19,7 +19,7 @@ from aviato.exceptions import AviatoError, SandboxResourceExhaustedError
 from aviato.server.service.commands_of_server import warm_up
 from aviato.server.service.specs import spec_of
 from aviato.wire.errors import RequestConflictError
-from aviato.wire.ids import new_sandbox_id
+from aviato.wire.ids import new_place_id, new_sandbox_id
 from aviato.wire.pools import PoolInfo
 from aviato.wire.sandboxes import CreateSandbox
 
@@ -263,7 +263,7 @@ class WarmPools:
     async def _made(self, pool: _Pool) -> Warm:
         image = self._backend.resolve_image(pool.request.image, fallback=pool.request.image_fallback)
         image = await self._backend.fetch_image(image)
-        place_id = new_sandbox_id()
+        place_id = new_place_id()
         spec = spec_of(pool.request, image, place_id, max_lifetime_seconds=None, orphan_timeout_seconds=ORPHAN_SECONDS)
         if pool.kind != (kind := _kind(spec)):
             # Its image is another one by now: what is ready is of the one before.
