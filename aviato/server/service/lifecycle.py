@@ -222,8 +222,6 @@ class Lifecycle:
             if sandbox.asked is not None:
                 raise asyncio.CancelledError  # In the turn in which it got its slot.
             sandbox.admit()
-        elif not image.is_here:
-            sandbox.image = await self._backend.fetch_image(image)
         if not sandbox.record.begun:
             sandbox.record = sandbox.record.but(begun=True)
             self._registry.save(sandbox.record)

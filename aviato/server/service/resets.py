@@ -70,6 +70,10 @@ class Resets:
             message = f"sandbox {sandbox.sandbox_id} has a main command, which cannot be begun twice; make another sandbox"
             raise AviatoValidationError(message, field_violations={"sandbox_id": "has a main command"})
         image = self._image(sandbox, request.to, caller)
+        if not image.is_here:
+            if caller.tenant is not None:
+                raise not_for_a_key(image.reference)
+            image = await self._backend.fetch_image(image)
         secrets = await self._secrets.find(sandbox.request.secrets, request.secret_values)
         await running(sandbox)
         # What waits for a moment may find that another reset was quicker, and the same one, too.

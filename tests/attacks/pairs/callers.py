@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from aviato.wire.frames import FrameType, encode
-from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id, new_snapshot_id
+from aviato.wire.ids import derived_place_id, new_exec_id, new_lease_id, new_reset_id, new_sandbox_id, new_snapshot_id
 from aviato.wire.session import PIECE_BYTES, WHOLE, WINDOW_BYTES, encode_head, encode_opening
 from tests.attacks.registry import Area, Arena, Patch
 from tests.conftest import RunningServer, make_state_dir, remove, start_server
@@ -44,6 +44,24 @@ JOINED = area.defence(
 SNAPSHOTS = area.defence(
     "a snapshot is an image for its tenant",
     patches=(Patch("server/service/sandboxes.py", "if image.is_snapshot and not caller.sees(image.owner):", "if False:"),),
+)
+RESET_TO = area.defence(
+    "a sandbox is reset to a tenant's own snapshots",
+    patches=(Patch("server/service/resets.py", "if image.is_snapshot and not caller.sees(image.owner):", "if False:"),),
+)
+ANOTHER_PLACE = area.defence(
+    "a sandbox that is reset goes on in another place",
+    patches=(
+        Patch(
+            "server/service/resets.py",
+            "            self._lifecycle.reset(sandbox, place_id, image, secrets)\n",
+            "            pass\n",
+        ),
+    ),
+)
+NOBODY_S = area.defence(
+    "ids of places are none of sandboxes",
+    patches=(Patch("wire/sandboxes.py", "    sandbox_id: NewSandboxId\n", "    sandbox_id: SandboxId\n"),),
 )
 ENDED = area.defence(
     "leases end by their tenant",
@@ -338,6 +356,30 @@ def begin_with(place: Place) -> bool:
     assert status == 200, taken
     body = {"sandbox_id": new_sandbox_id(), "detached": True, "image": snapshot}
     return place.ask("other", "POST", "/v1/sandboxes", body)[0] == 201
+
+
+@attack("reset a sandbox to another key's snapshot", RESET_TO)
+def reset_to(place: Place) -> bool:
+    mine, snapshot = place.running("mine"), new_snapshot_id()
+    assert place.ask("mine", "PUT", f"/v1/sandboxes/{mine}/snapshots/{snapshot}", {})[0] == 200
+    other = place.running("other")
+    return place.ask("other", "PUT", f"/v1/sandboxes/{other}/resets/{new_reset_id()}", {"to": snapshot})[0] == 200
+
+
+@attack("be there after a reset, as a file and as a daemon", ANOTHER_PLACE)
+def be_there(place: Place) -> bool:
+    path = f"/v1/sandboxes/{place.running()}"
+    leave = "(trap '' TERM; while :; do date >/tmp/lives; sleep 0.02; done) >/dev/null 2>&1 </dev/null & echo x >/srv/left"
+    place.ask("mine", "POST", f"{path}/execs", {"exec_id": new_exec_id(), "command": ["sh", "-c", leave]})
+    assert place.ask("mine", "PUT", f"{path}/resets/{new_reset_id()}", {})[0] == 200
+    look = {"exec_id": new_exec_id(), "command": ["sh", "-c", "sleep 0.2; cat /srv/left /tmp/lives && echo it is there"]}
+    return b"it is there" in place.ask("mine", "POST", f"{path}/execs", look)[1]
+
+
+@attack("begin in the place that a reset of another's sandbox will have", NOBODY_S)
+def be_in_place(place: Place) -> bool:
+    sandbox_id = derived_place_id(place.running("mine"), new_reset_id())
+    return place.ask("other", "POST", "/v1/sandboxes", {"sandbox_id": sandbox_id, "detached": True})[0] == 201
 
 
 @attack("fill the server's memory with bodies that it does not read", HELD)
