@@ -133,11 +133,13 @@ def test_one_that_died_is_not_handed_out(make_server: Any, monkeypatch: pytest.M
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
     with Session() as session, session.pool(2, warmup=["touch /root/warm"]) as pool:
         full(pool)
-        for name in places(server):
+        names = places(server)
+        for name in names:
             pidfd = Directories(Path(server.state_dir, "serve")).find(name)
             assert pidfd is not None
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
+        eventually(lambda: not {*names} & {*places(server)})
         assert run(pool.sandbox(), "ls /root") == "warm\n"
 
 

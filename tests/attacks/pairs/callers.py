@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from aviato.wire.frames import FrameType, encode
-from aviato.wire.ids import derived_place_id, new_exec_id, new_lease_id, new_reset_id, new_sandbox_id, new_snapshot_id
+from aviato.wire.ids import (
+    derived_place_id,
+    new_exec_id,
+    new_lease_id,
+    new_pool_id,
+    new_reset_id,
+    new_sandbox_id,
+    new_snapshot_id,
+)
 from aviato.wire.session import PIECE_BYTES, WHOLE, WINDOW_BYTES, encode_head, encode_opening
 from tests.attacks.registry import Area, Arena, Patch
 from tests.conftest import RunningServer, make_state_dir, remove, start_server
@@ -56,6 +64,16 @@ ANOTHER_PLACE = area.defence(
             "server/service/resets.py",
             "            self._lifecycle.reset(sandbox, place_id, image, secrets)\n",
             "            pass\n",
+        ),
+    ),
+)
+ITS_POOL = area.defence(
+    "places of a pool are given to its key",
+    patches=(
+        Patch(
+            "server/service/warm_pools.py",
+            "pool is not None and pool.owner == sandbox.record.owner and ",
+            "pool is not None and ",
         ),
     ),
 )
@@ -374,6 +392,18 @@ def be_there(place: Place) -> bool:
     assert place.ask("mine", "PUT", f"{path}/resets/{new_reset_id()}", {})[0] == 200
     look = {"exec_id": new_exec_id(), "command": ["sh", "-c", "sleep 0.2; cat /srv/left /tmp/lives && echo it is there"]}
     return b"it is there" in place.ask("mine", "POST", f"{path}/execs", look)[1]
+
+
+@attack("begin with what another key's pool was warmed up with", ITS_POOL)
+def take_of_pool(place: Place) -> bool:
+    pool_id, warmup = new_pool_id(), [["sh", "-c", "echo a secret >/root/warm"]]
+    kept = {"size": 1, "sandbox": {"sandbox_id": new_sandbox_id(), "warmup": warmup}}
+    while place.ask("mine", "PUT", f"/v1/pools/{pool_id}", kept)[1]["ready"] < 1:
+        time.sleep(0.02)
+    # Its own warm-up would do the same: what it gets was there before it was asked for, or was made for it.
+    other = place.running("other", pool_id=pool_id, warmup=warmup)
+    look = {"exec_id": new_exec_id(), "command": ["hostname"]}
+    return other.encode() not in place.ask("other", "POST", f"/v1/sandboxes/{other}/execs", look)[1]
 
 
 @attack("begin in the place that a reset of another's sandbox will have", NOBODY_S)
