@@ -415,6 +415,21 @@ def test_its_lifetime_goes_on(session: Session) -> None:
     assert sandbox.get_status() != "running"
 
 
+def test_its_lifetime_goes_on_over_a_restart(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = make_server()
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+    with Session() as session:
+        sandbox = session.sandbox(detached=True, max_lifetime_seconds=5)
+        sandbox.wait()
+        began = time.monotonic()
+        server.stop(signal.SIGTERM)
+        server.restart()
+        sandbox.reset().result()
+        with contextlib.suppress(aviato.SandboxError):
+            sandbox.exec(["sleep", "60"], timeout_seconds=20).result()
+        assert 4 < time.monotonic() - began < 8
+
+
 def test_ports_and_the_way_to_the_network_are_there_again(session: Session) -> None:
     serve = ["python3", "-m", "http.server", "8000"]
     sandbox = session.sandbox(network=NetworkOptions(exposed_ports=[8000], egress_mode=["127.0.0.2"]))

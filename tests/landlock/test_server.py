@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -233,3 +234,29 @@ def test_a_separate_verdict_is_refused_where_it_needs_a_grader(served):
         (True, "separate"),
         (False, "separate"),
     ]
+
+
+def test_a_reset_leaves_nothing(served):
+    with aviato.Sandbox() as sandbox:
+        sandbox.write_file("left", b"x").result()
+        sandbox.exec(["sh", "-c", "(setsid sleep 987654 &) >/dev/null 2>&1 </dev/null; echo x >more"], check=True).result()
+        process = sandbox.exec(["sleep", "60"])
+        with aviato.Sandbox() as other:
+            new = other.exec(["sh", "-c", "ls -A; ls /proc/self/fd | wc -l"]).result().stdout
+        sandbox.reset().result()
+        with pytest.raises(aviato.SandboxExecutionError, match="was reset"):
+            process.result()
+        assert sandbox.list_files(".").result() == []
+        assert sandbox.exec(["sh", "-c", "ls -A; ls /proc/self/fd | wc -l"]).result().stdout == new
+        assert sandbox.get_status() == "running"
+        deadline = time.monotonic() + 10
+        while [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"987654" in _read(path)]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def _read(path):
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

@@ -121,6 +121,8 @@ class Lifecycle:
         """
         link, left = sandbox.link, sandbox.place_id
         assert link is not None
+        if sandbox.image is None:
+            sandbox.expire_as_on_record()  # An earlier server has made it: only its process 1 knew what is left.
         kept = sandbox.begin_anew(place_id, image, secrets)
         self._save(sandbox)
         self._egress.close(sandbox.sandbox_id)
@@ -277,8 +279,7 @@ class Lifecycle:
         if sandbox.state is State.STARTING:
             before = sandbox.record
             sandbox.start()
-            lifetime = self.lifetime(sandbox)
-            sandbox.expires_at = None if lifetime is None else time.monotonic() + lifetime
+            sandbox.expire_in(self.lifetime(sandbox))
             sandbox.tell_running()
             if sandbox.record is not before:
                 # While its first command starts. In the same turn: nobody is told of a result before a later server would know

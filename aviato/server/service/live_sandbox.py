@@ -183,6 +183,18 @@ class LiveSandbox:
             self.record = self.record.but(started_at=time.time())
         self.ready.set()
 
+    def expire_in(self, seconds: float | None) -> None:
+        """Its lifetime is over in so many seconds; what is on record of that stays."""
+        if seconds is not None:
+            self.expires_at = time.monotonic() + seconds
+            if self.record.expires_at is None:
+                self.record = self.record.but(expires_at=time.time() + seconds)
+
+    def expire_as_on_record(self) -> None:
+        """Go on with the lifetime that is on record."""
+        if self.record.expires_at is not None:
+            self.expires_at = time.monotonic() + self.record.expires_at - time.time()
+
     def begin_anew(self, place_id: str, image: ResolvedImage, secrets: dict[str, str]) -> Flag:
         """Leave its place and its process 1 for others; commands of before are of the past.
 

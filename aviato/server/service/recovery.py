@@ -130,7 +130,8 @@ class Recovery:
         sandbox = self._found(record, State.QUEUED)
         try:
             sandbox.secrets = await self._secrets.find_again(sandbox.request.secrets)
-            # One that was being reset begins with what that was to give it.
+            # One that was being reset begins with what that was to give it, and lives as long as it had left.
+            sandbox.expire_as_on_record()
             asked = sandbox.request.image if record.place_id is None else record.image
             sandbox.image = self._backend.resolve_image(asked, fallback=sandbox.request.image_fallback)
             sandbox.record = record.but(ports={**self._ports.open(sandbox.sandbox_id, record.ports)})

@@ -32,6 +32,7 @@ class SandboxRecord:
         unkept_promises: of its backend, when it was accepted.
         for_one_run: it was made for one command, and ends with it.
         place_id: of the place that it is in, where that has not the sandbox's own id.
+        expires_at: when its lifetime is over, by the clock; a reset begins none anew.
     """
 
     sandbox_id: str
@@ -61,6 +62,7 @@ class SandboxRecord:
     unkept_promises: tuple[str, ...] = ()
     for_one_run: bool = False
     place_id: str | None = None
+    expires_at: float | None = None
     body: str | None = None
 
     def but(self, **changes: Any) -> SandboxRecord:

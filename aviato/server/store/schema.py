@@ -33,6 +33,7 @@ CREATE TABLE sandboxes (
     unkept_promises TEXT NOT NULL DEFAULT '[]',
     for_one_run INTEGER NOT NULL DEFAULT 0,
     place_id TEXT,
+    expires_at REAL,
     body_hash TEXT NOT NULL,
     body TEXT
 );
@@ -81,6 +82,9 @@ MIGRATIONS = {
     """,
     5: "ALTER TABLE sandboxes ADD COLUMN unkept_promises TEXT NOT NULL DEFAULT '[]';",
     6: "ALTER TABLE sandboxes ADD COLUMN for_one_run INTEGER NOT NULL DEFAULT 0;",
-    7: "ALTER TABLE sandboxes ADD COLUMN place_id TEXT;",
+    7: """
+    ALTER TABLE sandboxes ADD COLUMN place_id TEXT;
+    ALTER TABLE sandboxes ADD COLUMN expires_at REAL;
+    """,
 }
 """From each older version to the next."""
