@@ -5,168 +5,293 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import posixpath
+import re
+import shutil
+import tempfile
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aviato.aio.async_sandbox import AsyncSandbox
+from aviato.building import placing
+from aviato.building.copy_files import CopyFiles
+from aviato.building.dockerfile_stage import PATH, Commands, DockerfileStage
 from aviato.building.steps import Copy, Run, Setting
 from aviato.core.images import have
 from aviato.core.lifecycle import SandboxHandle
-from aviato.exceptions import AviatoError, SandboxImageError
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxImageError
 from aviato.log import logger
 from aviato.system.threads import in_thread
+from aviato.trees.errors import TreeError
 from aviato.values.text import line
 from aviato.wire.ids import new_sandbox_id, new_snapshot_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from aviato.building.steps import Step
+    from aviato.building.copy_files import Found
+    from aviato.building.steps import Source, Step
     from aviato.core.client import Client
     from aviato.core.lease import Lease
 
-FORM = 1
+    Part = list[Step]
+
+FORM = 2
 """Of what steps are cached by; another one makes all anew."""
 NAME = "aviato.build"
 """In the place of a registry."""
 SHOWN_CHARACTERS = 2000
+_INTERPRETER = re.compile(r"python:3\.\d+", re.ASCII)
+"""One of the machine's, where there is no image of that name."""
+BUILDING, CACHED = "building: ", "cached: "
+"""How the lines begin that say of each step that it is made, or is there."""
 
 
-async def build(client: Client, lease: Lease, base: str, steps: Sequence[Step], create: dict[str, Any]) -> str:
+async def build(client: Client, lease: Lease, source: Source, create: dict[str, Any]) -> str:
     """What an image is called once it is there.
 
     Args:
         client: of the server.
         lease: of its sandboxes.
-        base: what it begins with.
-        steps: what is done to that.
+        source: what it is to be.
         create: fields of its sandboxes but the image.
 
     Raises:
         SandboxImageError: it cannot be built; its reason is `build_failed` where a step failed.
     """
-    parts = _parts(steps)
-    if not parts:
-        return base
-    names = await _names(client, base, parts)
-    there = 0
-    for number in range(len(parts), 0, -1):
-        if await _is_here(client, names[number - 1]):
-            there = number
-            break
-    current = base if there == 0 else names[there - 1]
-    for number in range(there, len(parts)):
-        logger.info("building: step %d of %d: %s", number + 1, len(parts), line(str(parts[number][0])))
-        handle = SandboxHandle(new_sandbox_id(), client, lease, {**_bare(create), "image": current})
-        await _make(handle, parts[number], names[number])
-        current = names[number]
-    return current
+    return await _Builder(client, lease, create).built(source)
 
 
-async def _make(handle: SandboxHandle, part: Sequence[Step], name: str) -> None:
-    sandbox = AsyncSandbox(handle, math.inf)
+@dataclass(frozen=True)
+class _Plan:
+    """What is done.
+
+    Attributes:
+        base: what it begins with.
+        parts: steps that make a layer each.
+        names: of what each part makes.
+        key: of the whole: equal ones are the same image.
+    """
+
+    base: str
+    parts: list[Part]
+    names: list[str]
+    key: str
+
+
+class _Builder:
+    def __init__(self, client: Client, lease: Lease, create: dict[str, Any]) -> None:
+        self._client = client
+        self._lease = lease
+        self._create = _bare(create)
+        self._plans: dict[Source, _Plan] = {}
+
+    async def built(self, source: Source) -> str:
+        """What it is called, once it is there."""
+        plan = await self._plan(source)
+        there = 0
+        for number in range(len(plan.parts), 0, -1):
+            if await self._is_here(plan.names[number - 1]):
+                there = number
+                break
+        for number in range(there):
+            self._tell(CACHED, plan, number)
+        current = plan.base if there == 0 else plan.names[there - 1]
+        for number in range(there, len(plan.parts)):
+            self._tell(BUILDING, plan, number)
+            await self._make(plan.parts[number], current, plan.names[number])
+            current = plan.names[number]
+        return current
+
+    def _tell(self, how: str, plan: _Plan, number: int) -> None:
+        for step in plan.parts[number][-1:]:
+            logger.info("%sstep %d of %d: %s", how, number + 1, len(plan.parts), line(str(step)))
+
+    async def _plan(self, source: Source) -> _Plan:
+        """Look at an image's base and at the files that it takes; nothing is made."""
+        if source not in self._plans:
+            identity, commands = await self._base(source.base)
+            parts = _parts(_translated(source.steps, commands))
+            names, key = [], identity
+            for part in parts:
+                inputs = [(type(step).__name__, await self._inputs(step)) for step in part]
+                key = hashlib.sha256(json.dumps([FORM, key, inputs]).encode()).hexdigest()
+                names.append(f"{NAME}/{key[:40]}:latest")
+            self._plans[source] = _Plan(source.base, parts, names, key)
+        return self._plans[source]
+
+    async def _inputs(self, step: Step) -> list[str]:
+        with _failing(step):
+            found = [await in_thread(step.inputs)]
+        if isinstance(step, CopyFiles) and step.source is not None:
+            found.append((await self._plan(step.source)).key)
+        return found
+
+    async def _base(self, base: str) -> tuple[str, Commands]:
+        """The id of an image, fetched if need be; of what is the machine's own, its name. And what it says of commands."""
+        info: Any
+        if base != "host" and not base.startswith("dir:") and not _INTERPRETER.fullmatch(base):
+            info = await have(self._client, base)
+        elif base == "host" or base.startswith("dir:") or (info := await self._of_interpreter(base)) is None:
+            return base, Commands(path=PATH if base.startswith("dir:") else f"/.aviato/bin:{PATH}")
+        commands = Commands(info.environment, info.working_dir, tuple(info.entrypoint), tuple(info.command))
+        return str(info.image_id), commands
+
+    async def _of_interpreter(self, base: str) -> Any:
+        """The image of that name; None: it is an interpreter of the machine's. The server says which, once it starts."""
+        if not await self._is_here(base):
+            sandbox = self._sandbox(base, has_network=False)
+            try:
+                await sandbox.wait()
+            finally:
+                await sandbox.stop(0, missing_ok=True)
+        return await self._client.inspect_image(base) if await self._is_here(base) else None
+
+    async def _is_here(self, name: str) -> bool:
+        try:
+            return (await self._client.inspect_image(name)).status == "here"
+        except SandboxImageError as error:
+            if error.reason not in ("image_not_here", "no_image_store"):
+                raise
+            return False
+
+    async def _make(self, part: Part, image: str, name: str) -> None:
+        last = part[-1]
+        setting = _together(part)
+        async with self._files(last) as found:
+            sandbox = self._sandbox(image, has_network=not isinstance(last, Run) or last.network == "default")
+            try:
+                for step in part:
+                    with _failing(step):
+                        await _take(sandbox, step, setting, found)
+                await sandbox._handle.wait_running()
+                await self._client.take_snapshot(
+                    sandbox.sandbox_id,
+                    new_snapshot_id(),
+                    name=name,
+                    kind="build",
+                    environment=dict(setting.environment),
+                    working_dir=setting.working_dir,
+                    user=setting.user,
+                    entrypoint=setting.entrypoint,
+                    command=setting.command,
+                    labels=dict(setting.labels),
+                )
+            finally:
+                await sandbox.stop(0, missing_ok=True)
+
+    @asynccontextmanager
+    async def _files(self, step: Step) -> AsyncIterator[list[Found]]:
+        """What a copy takes. Those of an image are here before the sandbox of the step is: one place is enough for a build."""
+        if not isinstance(step, CopyFiles) or step.source is None:
+            with _failing(step):
+                found = await in_thread(step.found) if isinstance(step, CopyFiles) else []
+            yield found
+            return
+        origin = self._sandbox(await self.built(step.source), has_network=False)
+        folder = await in_thread(tempfile.mkdtemp, prefix="aviato-build-")
+        try:
+            try:
+                with _failing(step):
+                    found = [*await placing.fetched(origin, step.sources, folder), *step.written()]
+            finally:
+                await origin.stop(0, missing_ok=True)
+            yield found
+        finally:
+            await in_thread(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+    def _sandbox(self, image: str, *, has_network: bool) -> AsyncSandbox:
+        create = {**self._create, "image": image}
+        if not has_network:
+            create["egress_mode"] = "none"
+        return AsyncSandbox(SandboxHandle(new_sandbox_id(), self._client, self._lease, create), math.inf)
+
+
+async def _take(sandbox: AsyncSandbox, step: Step, setting: Setting, found: list[Found]) -> None:
+    if isinstance(step, Copy):
+        await sandbox.upload(step.local, posixpath.join(setting.working_dir or "", step.remote))
+    elif isinstance(step, CopyFiles):
+        await placing.place(sandbox, step, found)
+    elif isinstance(step, Setting):
+        if step.working_dir is not None:
+            await sandbox.make_directory(step.working_dir)
+    elif isinstance(step, Run):
+        await _run(sandbox, step, setting)
+
+
+@contextmanager
+def _failing(step: Step) -> Iterator[None]:
+    """What goes wrong is the step's doing, unless it is the infrastructure's."""
     try:
-        for step in part:
-            await _take(sandbox, step)
-        await handle.wait_running()
-        variables, working_dir, user = _together(part)
-        await handle.client.take_snapshot(
-            handle.sandbox_id,
-            new_snapshot_id(),
-            name=name,
-            kind="build",
-            environment=variables,
-            working_dir=working_dir,
-            user=user,
-        )
-    finally:
-        await sandbox.stop(0, missing_ok=True)
-
-
-async def _take(sandbox: AsyncSandbox, step: Step) -> None:
-    try:
-        if isinstance(step, Copy):
-            await sandbox.upload(step.local, step.remote)
-        elif isinstance(step, Setting):
-            if step.working_dir is not None:
-                await sandbox.make_directory(step.working_dir)
-        else:
-            result = await sandbox.exec(step.words)
-            if result.returncode != 0:
-                said = (result.stderr or result.stdout)[-SHOWN_CHARACTERS:].strip()
-                raise _failed(step, f"it ended with returncode {result.returncode}: {said}")
-    except SandboxImageError:
-        raise
-    except OSError as error:
-        raise _failed(step, f"{error.filename!r}: {error.strerror}") from error
+        yield
     except AviatoError as error:
-        if error.is_infrastructure:
+        if error.is_infrastructure or isinstance(error, SandboxImageError):
             raise
-        raise _failed(step, str(error)) from error
+        raise _failed(step, error) from error
+    except (OSError, TreeError, ValueError) as error:
+        raise _failed(step, error) from error
 
 
-def _failed(step: Step, why: str) -> SandboxImageError:
+async def _run(sandbox: AsyncSandbox, step: Run, setting: Setting) -> None:
+    where = setting.working_dir or step.working_dir
+    result = await sandbox.exec(
+        step.words, env={**dict(step.environment), **dict(setting.environment)}, cwd=where, user=setting.user
+    )
+    if result.returncode != 0:
+        said = (result.stderr or result.stdout)[-SHOWN_CHARACTERS:].strip()
+        raise ValueError(f"it ended with returncode {result.returncode}: {said}")
+
+
+def _failed(step: Step, why: BaseException) -> SandboxImageError:
+    said = f"{why.filename!r}: {why.strerror}" if isinstance(why, OSError) and why.filename is not None else str(why)
     return SandboxImageError(
-        f"an image cannot be built: {line(str(step))}: {why}", reason="build_failed", is_infrastructure=True
+        f"an image cannot be built: {line(str(step))}: {said}", reason="build_failed", is_infrastructure=True
     )
 
 
-def _parts(steps: Sequence[Step]) -> list[list[Step]]:
-    """Those that make a layer each: a command or a copy, and what is set after it."""
-    parts: list[list[Step]] = []
+def _translated(steps: Sequence[Step], commands: Commands) -> list[Step]:
+    """The steps with those of Dockerfiles in the place of their stages."""
+    found: list[Step] = []
     for step in steps:
-        if isinstance(step, (Run, Copy)) or not parts:
-            parts.append([step])
+        if isinstance(step, DockerfileStage):
+            try:
+                inner, commands = step.steps(commands)
+            except AviatoValidationError as error:
+                message = f"an image cannot be built: {error}"
+                raise SandboxImageError(message, reason="build_failed", is_infrastructure=True) from error
+            found += inner
         else:
-            parts[-1].append(step)
-    return parts
+            commands = commands.after(step) if isinstance(step, Setting) else commands
+            found.append(step)
+    return found
 
 
-def _together(part: Sequence[Step]) -> tuple[dict[str, str], str | None, str | None]:
-    variables: dict[str, str] = {}
-    working_dir = user = None
+def _parts(steps: Sequence[Step]) -> list[Part]:
+    """Those that make a layer each: a command or a copy, and what was set before it; then what is set at the end."""
+    parts: list[Part] = []
+    current: Part = []
+    for step in steps:
+        current.append(step)
+        if not isinstance(step, Setting):
+            parts, current = [*parts, current], []
+    return [*parts, current] if current else parts
+
+
+def _together(part: Sequence[Step]) -> Setting:
+    """All that a part sets."""
+    found = Setting()
     for step in part:
         if isinstance(step, Setting):
-            variables.update(step.environment)
-            working_dir = step.working_dir or working_dir
-            user = step.user or user
-    return variables, working_dir, user
-
-
-async def _names(client: Client, base: str, parts: Sequence[Sequence[Step]]) -> list[str]:
-    """What each step's image is called: by all that it was made from."""
-    key = await _identity(client, base)
-    names = []
-    for part in parts:
-        inputs = [(type(step).__name__, await _inputs(step)) for step in part]
-        key = hashlib.sha256(json.dumps([FORM, key, inputs]).encode()).hexdigest()
-        names.append(f"{NAME}/{key[:40]}:latest")
-    return names
-
-
-async def _inputs(step: Step) -> str:
-    try:
-        return await in_thread(step.inputs)
-    except OSError as error:
-        raise _failed(step, f"{error.filename!r}: {error.strerror}") from error
-
-
-async def _identity(client: Client, base: str) -> str:
-    """The id of an image, fetched if need be; of what is the machine's own, its name."""
-    if base == "host" or base.startswith(("dir:", "python:3.")):
-        try:
-            return str((await client.inspect_image(base)).image_id)
-        except SandboxImageError:
-            return base
-    return str((await have(client, base)).image_id)
-
-
-async def _is_here(client: Client, name: str) -> bool:
-    try:
-        return (await client.inspect_image(name)).status == "here"
-    except SandboxImageError as error:
-        if error.reason not in ("image_not_here", "no_image_store"):
-            raise
-        return False
+            found = Setting(
+                environment=tuple({**dict(found.environment), **dict(step.environment)}.items()),
+                working_dir=step.working_dir or found.working_dir,
+                user=step.user or found.user,
+                entrypoint=found.entrypoint if step.entrypoint is None else step.entrypoint,
+                command=found.command if step.command is None else step.command,
+                labels=tuple({**dict(found.labels), **dict(step.labels)}.items()),
+            )
+    return found
 
 
 def _bare(create: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from aviato import defaults as checks
-from aviato.building.steps import Copy, Run, Setting
+from aviato.building.steps import Copy, Run, Setting, Source
 from aviato.calls import sandbox_config
 from aviato.calls.image_arguments import image_reference
 from aviato.calls.recipe import Recipe
@@ -17,7 +17,7 @@ from aviato.values.parameters import Suggesting, suggests
 from aviato.values.representation import named
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from aviato.bridge.operation import OperationRef
     from aviato.building.steps import Step
@@ -54,6 +54,34 @@ class Image(Recipe, Suggesting):
             TypeError, AviatoValidationError: it is no reference.
         """
         return cls(reference)
+
+    @classmethod
+    def from_dockerfile(
+        cls,
+        path: str | os.PathLike[str] = "Dockerfile",
+        *,
+        context: str | os.PathLike[str] | None = None,
+        target: str | int | None = None,
+        build_args: Mapping[str, str] | None = None,
+    ) -> Self:
+        """What a Dockerfile says. It is read now; the files that it copies are read when it is built.
+
+        Args:
+            path: of the Dockerfile.
+            context: the directory that it copies from, less what `.dockerignore` there leaves out; by default its own.
+            target: name or number of the stage to build; by default the last one.
+            build_args: values of its `ARG`.
+
+        Raises:
+            OSError: it cannot be read.
+            AviatoValidationError: it is none, or has what is not supported; the message has the line.
+        """
+        from aviato.building.from_dockerfile import source_of
+
+        arguments = {_text("build_args", name): _value(name, value) for name, value in (build_args or {}).items()}
+        directory = None if context is None else os.fspath(context)
+        source = source_of(os.fspath(path), directory, None if target is None else str(target), arguments)
+        return cls(source.base, source.steps)
 
     def run(self, *commands: str | Sequence[str]) -> Self:
         """Run commands, one after the other, each a layer.
@@ -96,6 +124,7 @@ class Image(Recipe, Suggesting):
     def build(
         self,
         *,
+        name: str | None = None,
         network: NetworkOptions | None = None,
         defaults: SandboxDefaults | None = None,
         base_url: str | None = None,
@@ -104,6 +133,7 @@ class Image(Recipe, Suggesting):
         """Have it built now, unless it is there.
 
         Args:
+            name: what it is called, too, from then on, as images of registries are: `NAME` or `NAME:TAG`.
             network: of its commands; with `container_image=` it is that of the sandbox.
             defaults: for the server and the network.
             base_url: the server.
@@ -115,11 +145,14 @@ class Image(Recipe, Suggesting):
         options: Any = {"network": network, "defaults": defaults, "base_url": base_url}
         options["request_timeout_seconds"] = request_timeout_seconds
         config = sandbox_config.config(options)
+        called = None if name is None else image_reference(name, "name")
 
         async def work(client: Client, lease: Lease) -> ImageInfo:
-            from aviato.core.images import public
+            from aviato.core.images import have, public
 
             reference = await self._built(client, lease, config.create or {})
+            if called is not None:
+                return await have(client, reference, name=called)
             return public(await client.inspect_image(reference))
 
         return begin(call(config.connection, work), f"build an image of {self.base}")
@@ -128,7 +161,7 @@ class Image(Recipe, Suggesting):
         """See `Recipe`."""
         from aviato.building.build import build
 
-        return await build(client, lease, self.base, self.steps, create)
+        return await build(client, lease, Source(self.base, self.steps), create)
 
     def __repr__(self) -> str:
         return named("Image", {"base": self.base, "steps": self.steps})
@@ -143,6 +176,12 @@ def _text(name: str, value: Any) -> str:
     if not value:
         raise AviatoValidationError(f"{name} must not be empty", field_violations={name: "empty"})
     return checks.text(name, value)
+
+
+def _value(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"build_args[{name!r}] must be str, not {type(value).__name__}")
+    return checks.text("build_args", value)
 
 
 def _words(command: Sequence[str]) -> tuple[str, ...]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from aviato.building.copy_files import CopyFiles
+    from aviato.building.dockerfile_stage import DockerfileStage
 
 PIECE_BYTES = 1 << 20
 
@@ -20,16 +23,24 @@ class Run:
 
     Attributes:
         words: of it.
+        environment: variables that are its own, and not the image's.
+        working_dir: where it starts; None: where commands of the image do.
+        network: `none` whatever that of the build is.
+        said: what it is called; empty: by its words.
     """
 
     words: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+    working_dir: str | None = None
+    network: Literal["default", "none"] = "default"
+    said: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        return f"run {self.words[-1] if self.words[:2] == ('sh', '-c') else ' '.join(self.words)}"
+        return self.said or f"run {self.words[-1] if self.words[:2] == ('sh', '-c') else ' '.join(self.words)}"
 
     def inputs(self) -> str:
         """What its result depends on."""
-        return repr(self.words)
+        return repr((self.words, self.environment, self.working_dir, self.network))
 
 
 @dataclass(frozen=True)
@@ -67,13 +78,23 @@ class Setting:
         environment: variables.
         working_dir: where they start, or None: as before.
         user: who they are, or None: as before.
+        entrypoint: words that come before a command, or None: as before.
+        command: the words of the main command, or None: as before.
+        labels: of the image.
+        said: what it is called; empty: by what it sets.
     """
 
     environment: tuple[tuple[str, str], ...] = ()
     working_dir: str | None = None
     user: str | None = None
+    entrypoint: tuple[str, ...] | None = None
+    command: tuple[str, ...] | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    said: str = field(default="", compare=False)
 
     def __str__(self) -> str:
+        if self.said:
+            return self.said
         said = [f"{name}={value}" for name, value in self.environment]
         said += [f"workdir {self.working_dir}"] if self.working_dir is not None else []
         said += [f"user {self.user}"] if self.user is not None else []
@@ -81,10 +102,23 @@ class Setting:
 
     def inputs(self) -> str:
         """What its result depends on."""
-        return repr((self.environment, self.working_dir, self.user))
+        return repr((self.environment, self.working_dir, self.user, self.entrypoint, self.command, self.labels))
 
 
-Step = Run | Copy | Setting
+Step: TypeAlias = "Run | Copy | CopyFiles | Setting | DockerfileStage"
+
+
+@dataclass(frozen=True)
+class Source:
+    """An image that files are copied out of.
+
+    Attributes:
+        base: what it begins with.
+        steps: what is done to that.
+    """
+
+    base: str
+    steps: tuple[Step, ...] = ()
 
 
 def _pieces(path: str, name: str) -> Iterator[bytes]:

@@ -69,8 +69,41 @@ async def upload(handle: SandboxHandle, local: str, remote: str, *, progress: To
         raise AviatoValidationError(message, field_violations={"local": "neither a file nor a directory"})
 
 
+async def upload_archive(handle: SandboxHandle, parts: Callable[[], Iterator[bytes]], remote: str, what: str) -> None:
+    """Put what an archive has into a directory that is there.
+
+    Args:
+        handle: of the sandbox.
+        parts: gives the archive from its beginning, again for each attempt; it is read in threads.
+        remote: the directory.
+        what: of messages.
+
+    Raises:
+        OSError, TreeError: of the archive.
+        SandboxFileError: what is wrong inside.
+    """
+    key = new_key()
+    with _progress("upload", what, None, None) as shown:
+
+        async def send() -> None:
+            shown.restart()
+            source = _Source(gathered(parts(), CHUNK_BYTES, ENTRIES_A_CHUNK), lambda: None, shown)
+            try:
+                await files.write_tree(handle, remote, source.chunks(), key=key)
+            finally:
+                await in_thread(source.close)
+
+        await handle.client.repeat(send, f"upload {what!r}")
+
+
 async def download(
-    handle: SandboxHandle, remote: str, local: str, *, outside_links: OutsideLinks = "refuse", progress: Told = None
+    handle: SandboxHandle,
+    remote: str,
+    local: str,
+    *,
+    outside_links: OutsideLinks = "refuse",
+    progress: Told = None,
+    umask: int | None = None,
 ) -> None:
     """Copy a file or directory out; what is there locally changes only once all of it has come.
 
@@ -80,6 +113,7 @@ async def download(
         local: the path of the copy.
         outside_links: as of `Sandbox.download`.
         progress: see `Progress`; of bytes, without a total.
+        umask: bits that no file and no directory gets; None: this process's.
 
     Raises:
         OSError: the local side cannot be written.
@@ -87,11 +121,11 @@ async def download(
     """
     with _progress("download", remote, None, progress) as shown:
         try:
-            await _download_file(handle, remote, local, shown)
+            await _download_file(handle, remote, local, shown, umask)
         except SandboxFileError as error:
             if error.reason != "is_a_directory":
                 raise
-            fetch = lambda: _download_tree(handle, remote, local, outside_links, shown)  # noqa: E731
+            fetch = lambda: _download_tree(handle, remote, local, outside_links, shown, umask)  # noqa: E731
             await handle.client.repeat(fetch, f"download {remote!r}")
 
 
@@ -140,7 +174,7 @@ async def _send_tree(handle: SandboxHandle, local: str, remote: str, key: str, s
     _tell(skipped, f"upload of {local!r}")
 
 
-async def _download_file(handle: SandboxHandle, remote: str, local: str, shown: Progress) -> None:
+async def _download_file(handle: SandboxHandle, remote: str, local: str, shown: Progress, umask: int | None) -> None:
     mode = 0o644
 
     def set_mode(found: int) -> None:
@@ -162,7 +196,7 @@ async def _download_file(handle: SandboxHandle, remote: str, local: str, shown: 
 
     def commit() -> None:
         os.ftruncate(file.fileno(), os.lseek(file.fileno(), 0, os.SEEK_CUR))
-        os.fchmod(file.fileno(), mode & ~_umask())
+        os.fchmod(file.fileno(), mode & ~(_umask() if umask is None else umask))
         file.close()
         os.replace(file.name, local)
 
@@ -203,9 +237,12 @@ def _write_all(fd: int, pieces: list[bytes]) -> None:
             rest[0] = memoryview(rest[0])[written:]
 
 
-async def _download_tree(handle: SandboxHandle, remote: str, local: str, outside_links: OutsideLinks, shown: Progress) -> None:
+async def _download_tree(
+    handle: SandboxHandle, remote: str, local: str, outside_links: OutsideLinks, shown: Progress, umask: int | None
+) -> None:
     shown.restart()
-    arrival = await _made(lambda: Arrival(local, outside_links=outside_links, umask=_umask()), lambda made: _run(made.abort()))
+    bits = _umask() if umask is None else umask
+    arrival = await _made(lambda: Arrival(local, outside_links=outside_links, umask=bits), lambda made: _run(made.abort()))
     batches = files.gathered_chunks(files.read_tree(handle, remote), CHUNK_BYTES)
     try:
         async for batch in batches:

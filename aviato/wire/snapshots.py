@@ -30,6 +30,12 @@ class TakeSnapshot(RequestModel):
     """Where its commands start; None: as the image below says."""
     user: Text | None = None
     """Who its commands are; None: as the image below says."""
+    entrypoint: list[Text] | None = None
+    """Words that come before a command; None: as the image below says."""
+    command: list[Text] | None = None
+    """The words of the main command; None: as the image below says."""
+    labels: dict[EnvironmentName, Text] = empty(dict)
+    """What it has beside those of the image below."""
 
 
 class SnapshotInfo(ResponseModel):

@@ -23,11 +23,17 @@ class ImageSettings:
         environment: names and values that come in addition.
         working_dir: None: as it is.
         user: None: as it is.
+        entrypoint: None: as it is.
+        command: None: as it is.
+        labels: names and values that come in addition.
     """
 
     environment: tuple[tuple[str, str], ...] = ()
     working_dir: str | None = None
     user: str | None = None
+    entrypoint: tuple[str, ...] | None = None
+    command: tuple[str, ...] | None = None
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +59,15 @@ class ImageConfig:
     def but(self, settings: ImageSettings) -> ImageConfig:
         """The same with these."""
         environment = tuple({**dict(self.environment), **dict(settings.environment)}.items())
-        working_dir, user = settings.working_dir or self.working_dir, settings.user or self.user
-        return replace(self, environment=environment, working_dir=working_dir, user=user)
+        return replace(
+            self,
+            environment=environment,
+            working_dir=settings.working_dir or self.working_dir,
+            user=settings.user or self.user,
+            entrypoint=self.entrypoint if settings.entrypoint is None else settings.entrypoint,
+            command=self.command if settings.command is None else settings.command,
+            labels=tuple(sorted({**dict(self.labels), **dict(settings.labels)}.items())),
+        )
 
     @classmethod
     def parse(cls, data: bytes) -> ImageConfig:

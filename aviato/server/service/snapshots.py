@@ -168,9 +168,7 @@ class Snapshots:
                 names=tuple(names),
                 architecture=this_platform().architecture,
                 expires_after_seconds=request.expires_after_seconds,
-                settings=ImageSettings(
-                    environment=tuple(request.environment.items()), working_dir=request.working_dir, user=request.user
-                ),
+                settings=_settings(request),
             )
             reader = link.read_layer()
             try:
@@ -230,6 +228,17 @@ class Snapshots:
 
 _Stored = list["StoredImage"]
 """Within the class `list` is its method."""
+
+
+def _settings(request: TakeSnapshot) -> ImageSettings:
+    return ImageSettings(
+        environment=tuple(request.environment.items()),
+        working_dir=request.working_dir,
+        user=request.user,
+        entrypoint=None if request.entrypoint is None else tuple(request.entrypoint),
+        command=None if request.command is None else tuple(request.command),
+        labels=tuple(request.labels.items()),
+    )
 
 
 async def _pieces(reader: ReadChannel) -> AsyncIterator[bytes]:

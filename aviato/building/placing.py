@@ -1,0 +1,118 @@
+"""Copies of a Dockerfile on their way into the sandbox of a build."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from typing import TYPE_CHECKING
+
+from aviato.building.copy_files import archive, together, whole
+from aviato.building.path_patterns import WILD, compiled
+from aviato.core import files, transfer
+from aviato.exceptions import SandboxFileError
+from aviato.system.threads import in_thread
+
+if TYPE_CHECKING:
+    from aviato.aio.async_sandbox import AsyncSandbox
+    from aviato.building.copy_files import CopyFiles, Found
+    from aviato.core.lifecycle import SandboxHandle
+
+NAMES_AT_ONCE = 500
+"""Of what one command gives to another owner."""
+
+
+async def place(sandbox: AsyncSandbox, step: CopyFiles, found: list[Found]) -> None:
+    """Copy files in.
+
+    Args:
+        sandbox: that they come into.
+        step: how.
+        found: what its sources are.
+
+    Raises:
+        OSError, TreeError: the caller's files cannot be read.
+        ValueError: several have one name to go to.
+        SandboxFileError, SandboxExecutionError: it does not work inside.
+    """
+    handle = sandbox._handle
+    if not found:
+        return  # Patterns may match nothing.
+    folder, name = step.destination, None
+    made: list[str] = []
+    if not folder.endswith("/") and not found[0].is_directory and not await _is_directory(handle, folder):
+        if len(found) > 1:
+            raise ValueError(f"{step.destination!r} is the name of one file, and there are {len(found)}; put a / behind it")
+        folder, name = posixpath.split(folder)
+    folder = folder.rstrip("/") or "/"
+    above = folder
+    while above != "/" and await _kind(handle, above) is None:
+        made.append(above)
+        above = posixpath.dirname(above)
+    await files.make_directory(handle, folder)
+    entries = together(found, step.mode, name)
+    await transfer.upload_archive(handle, lambda: archive([*entries.values()]), folder, str(step))
+    if step.owner is not None:
+        names = [*made, *(posixpath.join(folder, name) for name in entries)]
+        for number in range(0, len(names), NAMES_AT_ONCE):
+            some = names[number : number + NAMES_AT_ONCE]
+            await sandbox.exec(["chown", "-h", step.owner, "--", *some], user="0:0", cwd="/", check=True)
+
+
+async def _is_directory(handle: SandboxHandle, path: str) -> bool:
+    """Whether a path leads to a directory, by whatever links."""
+    kind = await _kind(handle, path)
+    if kind == "symlink":
+        try:
+            await files.list_files(handle, path)
+        except SandboxFileError:
+            return False
+        return True
+    return kind == "directory"
+
+
+async def _kind(handle: SandboxHandle, path: str) -> str | None:
+    try:
+        return (await files.stat(handle, path)).type
+    except SandboxFileError as error:
+        if error.reason != "no_such_file":
+            raise
+        return None
+
+
+async def fetched(origin: AsyncSandbox, sources: tuple[str, ...], folder: str) -> list[Found]:
+    """What sources are in a sandbox.
+
+    Args:
+        origin: the sandbox.
+        sources: patterns, from its `/`.
+        folder: an empty directory of the caller's, which has them afterwards.
+
+    Raises:
+        SandboxFileError: there is none, or it cannot be read.
+        OSError: the directory cannot be written.
+    """
+    handle = origin._handle
+    found: list[Found] = []
+    for source in sources:
+        for path in await _matches(handle, source):
+            copy = os.path.join(folder, str(len(found)))
+            # Links stay as they are, wherever they lead: nothing here follows them.
+            await transfer.download(handle, path, copy, outside_links="keep", umask=0)
+            found.append(await in_thread(whole, copy, posixpath.basename(path)))
+    return found
+
+
+async def _matches(handle: SandboxHandle, source: str) -> list[str]:
+    found = ["/"]
+    for name in posixpath.normpath(f"/{source}").strip("/").split("/"):
+        if not WILD & set(name):
+            found = [posixpath.join(path, name) for path in found]
+            continue
+        expression = compiled(name)
+        inner: list[str] = []
+        for path in found:
+            if await _is_directory(handle, path):
+                entries = [posixpath.basename(entry.path) for entry in await files.list_files(handle, path)]
+                inner += [posixpath.join(path, entry) for entry in entries if expression.fullmatch(entry)]
+        found = inner
+    return sorted(found)
