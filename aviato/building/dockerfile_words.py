@@ -39,7 +39,8 @@ def split(text: str, escape: str = "\\") -> list[str]:
             quote = "" if letter == quote else quote
             word += letter
         elif letter.isspace():
-            words, word = ([*words, word] if word else words), ""
+            words += [word] if word else []
+            word = ""
         else:
             quote = letter if letter in "'\"" else ""
             word += letter
@@ -61,9 +62,7 @@ def expand(text: str, variables: Mapping[str, str], escape: str = "\\", *, quote
     Raises:
         WordError: it is none that Docker would take, or a variable has to have a value (`${name:?why}`) and has none.
     """
-    reader = _Reader(text, variables, escape, quotes)
-    value = reader.until("")
-    return value
+    return _Reader(text, variables, escape, quotes).until("")
 
 
 class _Reader:
@@ -153,6 +152,8 @@ class _Reader:
             return value or ""
         colon = rest.startswith(":")
         kind = rest[colon : colon + 1]
+        if not rest:
+            raise WordError(f"${{ has no }} in {self._text!r}")
         if kind not in ("-", "+", "?") or not kind:
             raise WordError(f"${{{name}{rest[:2]}…}} in {self._text!r} is not supported: there are :-, :+ and :?")
         self._position += 1 + colon

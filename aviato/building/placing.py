@@ -55,7 +55,14 @@ async def place(sandbox: AsyncSandbox, step: CopyFiles, found: list[Found]) -> N
         names = [*made, *(posixpath.join(folder, name) for name in entries)]
         for number in range(0, len(names), NAMES_AT_ONCE):
             some = names[number : number + NAMES_AT_ONCE]
-            await sandbox.exec(["chown", "-h", step.owner, "--", *some], user="0:0", cwd="/", check=True)
+            await sandbox.exec(["chown", "-h", _owner(step.owner), "--", *some], user="0:0", cwd="/", check=True)
+
+
+def _owner(text: str) -> str:
+    """As `chown` takes it: without a group that of the user, or of a number the same number."""
+    if ":" in text:
+        return text
+    return f"{text}:{text}" if text.isdigit() else f"{text}:"
 
 
 async def _is_directory(handle: SandboxHandle, path: str) -> bool:

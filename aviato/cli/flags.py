@@ -196,6 +196,11 @@ def environment(function: Decorated) -> Decorated:
     return click.option("--env-file", multiple=True, metavar="FILE", callback=_variable_files, help=text)(function)
 
 
+network = click.option(
+    "--network", "--net", metavar="NAME", callback=_network, help="What it may reach: none, internet or HOST,…. [none]"
+)
+
+
 def new_sandbox(function: Decorated) -> Decorated:
     """Options of a sandbox that is made, to be read by `sandbox_options`."""
     options = [
@@ -208,9 +213,7 @@ def new_sandbox(function: Decorated) -> Decorated:
         click.option("-m", "--memory", callback=_memory, metavar="SIZE", help="Limit of memory: 512m, 2g."),
         click.option("--cpus", type=numbers.PROCESSORS, callback=_cpus, metavar="N", help="Limit of processors: 1.5."),
         click.option("--pids-limit", type=numbers.COUNT, callback=_processes, metavar="N", help="Limit of processes."),
-        click.option(
-            "--network", "--net", metavar="NAME", callback=_network, help="What it may reach: none, internet or HOST,…. [none]"
-        ),
+        network,
         click.option(
             "-p", "--publish", "ports", metavar="PORT", multiple=True, callback=_ports,
             help="Let this machine connect to a port inside; its URL is printed.",

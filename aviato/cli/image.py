@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from aviato.cli import common, numbers
+from aviato.cli.image_build import build
 from aviato.exceptions import AviatoError
 from aviato.values.text import line
 
@@ -33,11 +34,14 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object
 
 @click.group(name="image")
 def command() -> None:
-    """Pull, list and remove the images that sandboxes are made of.
+    """Pull, build, list and remove the images that sandboxes are made of.
 
     REF is as other tools have it, such as python:3.12-slim or ghcr.io/org/name@sha256:…; oci:DIR and docker-archive:FILE are
     on the server's machine. The images that are there are meant by id, too.
     """
+
+
+command.add_command(build)
 
 
 @command.command(name="pull")

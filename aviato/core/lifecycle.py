@@ -97,6 +97,7 @@ class SandboxHandle:
         self.forking: list[SharedTask[None]] = []
         self._create = create
         self._beginning = beginning
+        self._to_be_told = beginning
         self._asked_at = 0.0
         self._queued_seconds = 0.0
         self._on_running = on_running
@@ -185,6 +186,7 @@ class SandboxHandle:
             if self._beginning is not None:
                 # From here on it is of that image for all who make others like it, such as a grade.
                 self._create = {**self._create, "image": await self._beginning.taken()}
+                self._beginning = None  # Until then another start needs it, too.
             own: dict[str, Any] = {"sandbox_id": self.sandbox_id}
             if values := self.secret_values():
                 own["secret_values"] = values
@@ -211,7 +213,7 @@ class SandboxHandle:
 
     def _leave_beginning(self) -> None:
         """It has begun with it, or never will."""
-        beginning, self._beginning = self._beginning, None
+        beginning, self._to_be_told = self._to_be_told, None
         if beginning is not None:
             beginning.begun()
 

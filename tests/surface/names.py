@@ -77,6 +77,12 @@ NAMES: set[str] = {
     *_of("Sandbox", "list_snapshots", "delete_snapshot", "delete_snapshot(missing_ok=)", "reset", "reset(to=)"),
     *(f"Snapshot.{name}" for name in SNAPSHOT_ATTRIBUTES),
     *_of("Image", "from_", "run", "copy", "env", "workdir", "user", "pip_install", "build", "base", "steps"),
+    *_of(
+        "Image",
+        "build(name=)",
+        "from_dockerfile",
+        *(f"from_dockerfile({name}=)" for name in ("context", "target", "build_args")),
+    ),
     # section 3
     *_of("Session", "(defaults=)", "(report_to=)", "(max_concurrency=)", "__enter__", "__aenter__", "sandbox"),
     *_of("Session", "sandbox(start=)", "function", "list", "list(adopt=)", "from_id", "from_id(adopt=)", "adopt"),

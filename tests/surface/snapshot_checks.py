@@ -130,6 +130,20 @@ def built(place: Place) -> None:
     assert box.read_file("/srv/file").result(30) == str(place.path).encode() and box.read_file("/srv/p").result(30) == b"/srv\n"
 
 
+@check(
+    *("Image.from_dockerfile", "Image.build(name=)"),
+    *(f"Image.from_dockerfile({name}=)" for name in ("context", "target", "build_args")),
+)
+def of_a_dockerfile(place: Place) -> None:
+    (place.path / "file").write_text("content")
+    (place.path / "Dockerfile").write_text("FROM host AS one\nARG A\nCOPY file /srv/$A\nFROM none")
+    image = aviato.Image.from_dockerfile(
+        place.path / "Dockerfile", context=place.path, target="one", build_args={"A": place.path.name}
+    )
+    assert "docker.io/library/surface-built:1" in image.build(name="surface-built:1").result(60).names
+    assert place.box(container_image="surface-built:1").read_file(f"/srv/{place.path.name}").result(30) == b"content"
+
+
 @acheck("Image.build")
 async def built_by_await(place: Place) -> None:
     assert (await aviato.Image.from_("host").run(f"echo {place.path}").build()).status == "here"

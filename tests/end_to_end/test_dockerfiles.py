@@ -1,0 +1,337 @@
+"""Dockerfiles that are built: what each instruction leaves, what is kept, and what goes wrong."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import aviato
+from aviato import AviatoValidationError, Image, SandboxImageError, Session
+from aviato.building.build import BUILDING, CACHED
+from tests.images.whole_images import ARCHITECTURE, make_layout, tar_of
+
+pytestmark = pytest.mark.usefixtures("served")
+TREE = "find /out -type f -printf '%p %m ' -exec cat {} ';' -o -type l -printf '%p -> %l\\n'"
+Write = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def _told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="aviato")
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Path:
+    """Files to copy."""
+    top = tmp_path / "context"
+    (top / "dir" / "sub").mkdir(parents=True)
+    for name in ("a.txt", "b.txt", "dir/x", "dir/sub/y", "dir/.z", "with space", "br[0].md"):
+        (top / name).write_text(f"{name}\n")
+        (top / name).chmod(0o644)
+    (top / "run.sh").write_text("run\n")
+    (top / "run.sh").chmod(0o755)
+    (top / "link").symlink_to("a.txt")
+    (top / "dir" / "away").symlink_to("/etc/none")
+    (top / "dirlink").symlink_to("dir")
+    return top
+
+
+@pytest.fixture
+def write(context: Path) -> Write:
+    """Put a Dockerfile there."""
+
+    def put(text: str, **files: str) -> Path:
+        for name, content in files.items():
+            (context / name).write_text(content)
+        path = context.parent / "Dockerfile"
+        path.write_text(text)
+        return path
+
+    return put
+
+
+def said(session: Session, image: Image, command: str) -> str:
+    with session.sandbox(container_image=image) as sandbox:
+        return str(sandbox.exec(["sh", "-c", command], check=True).result().stdout)
+
+
+def lines(caplog: pytest.LogCaptureFixture, begin: str) -> list[str]:
+    found = [record.getMessage() for record in caplog.records]
+    return [one.rpartition(": ")[2] for one in found if one.startswith(begin)]
+
+
+A, B = "a.txt 644 a.txt", "b.txt 644 b.txt"
+DIR = ["x 644 dir/x", "sub/y 644 dir/sub/y", ".z 644 dir/.z", "away -> /etc/none"]
+COPIES = {
+    "a file into a directory": ("COPY a.txt /out/", [A]),
+    "a file by another name": ("COPY a.txt /out/new", ["new 644 a.txt"]),
+    "a file into a directory that is there": ("RUN mkdir -p /out/e\nCOPY a.txt /out/e", ["e/a.txt 644 a.txt"]),
+    "a file in place of another": ("COPY a.txt /out/n\nCOPY b.txt /out/n", ["n 644 b.txt"]),
+    "several": ("COPY a.txt b.txt /out/", [A, B]),
+    "several into a directory that is there": ("WORKDIR /out\nCOPY a.txt b.txt .", [A, B]),
+    "a directory's content": ("COPY dir /out", DIR),
+    "a directory's content, with slashes": ("COPY ./dir/ /out/", DIR),
+    "a directory's content and a file": ("COPY dir a.txt /out/", [*DIR, A]),
+    "a directory over another": ("RUN mkdir /out && echo k >/out/k\nCOPY dir /out", [*DIR, "k 644 k"]),
+    "wild": ("COPY *.txt /out/", [A, B]),
+    "wild, of directories": ("COPY di? /out/", DIR),
+    "wild, within": ("COPY d*/s[a-u]b/? /out/", ["y 644 dir/sub/y"]),
+    "wild, of none": ("COPY none* a.txt /out/", [A]),
+    "not wild": ("COPY br[[]0].md /out/", ["br[0].md 644 br[0].md"]),
+    "blanks": ('COPY ["with space", "/out/"]', ["with space 644 with space"]),
+    "blanks in quotes": ('COPY "with space" "/out/a b"', ["a b 644 with space"]),
+    "a link": ("COPY link /out/", ["link 644 a.txt"]),
+    "a link to a directory": ("COPY dirlink /out/", DIR),
+    "from above": ("COPY ../../a.txt /b.txt /out/", [A, B]),
+    "to where commands start": ("WORKDIR /out/w\nCOPY a.txt .\nCOPY b.txt ../c", [f"w/{A}", "c 644 b.txt"]),
+    "below where commands start": ("WORKDIR /out/w\nCOPY b.txt r/", [f"w/r/{B}"]),
+    "without a directory": ("COPY a.txt out/", [A]),
+    "modes": ("COPY run.sh /out/\nCOPY --chmod=0600 run.sh /out/s", ["run.sh 755 run", "s 600 run"]),
+    "variables": ('ARG N=a\nENV D=/out\nCOPY $N.txt "${D}/${N:+n}"', ["n 644 a.txt"]),
+    "texts": ("ENV V=v\nCOPY <<A <<'B' /out/\n$V\\$V\nA\n$V\nB", ["A 644 v$V", "B 644 $V"]),
+    "a text by its name": ("COPY <<EOF /out/f\nt\nEOF", ["f 644 t"]),
+    "ADD of files": ("ADD a.txt dir /out/", [A, *DIR]),
+    "through a link": ("RUN mkdir -p /out/d && ln -s d /out/l\nCOPY a.txt /out/l/", [f"d/{A}", "l -> d"]),
+    "to a link": ("RUN mkdir -p /out/d && ln -s d /out/l\nCOPY b.txt /out/l", [f"d/{B}", "l -> d"]),
+}  # fmt: skip
+
+
+def test_copies(session: Session, context: Path, write: Write) -> None:
+    for name, (text, expected) in COPIES.items():
+        image = Image.from_dockerfile(write(f"FROM host\n{text}"), context=context)
+        found = said(session, image, TREE).replace("/out/", "").splitlines()
+        assert sorted(found) == sorted(expected), name
+
+
+def test_owners(session: Session, context: Path, write: Write) -> None:
+    if "65535" not in session.sandbox().exec(["cat", "/proc/self/uid_map"]).result().stdout:
+        pytest.skip("the sandboxes of this server have one user")
+    text = "FROM host\nUSER daemon\nCOPY --chown=5:6 dir /out\nCOPY --chown=daemon a.txt /out/\nCOPY b.txt /out/\n"
+    image = Image.from_dockerfile(write(f"{text}COPY --chown=7 run.sh /out/"), context=context)
+    found = said(session, image, "find /out -printf '%P %U:%G\\n' | sort; id -u").splitlines()
+    dirs = [f"{name} 5:6" for name in ("", ".z", "away", "sub", "sub/y", "x")]
+    assert found == [*sorted([*dirs, "a.txt 1:1", "b.txt 0:0", "run.sh 7:7"]), "1"]
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
+def test_archives(session: Session, context: Path, write: Write, mode: str) -> None:
+    with tarfile.open(context / "archive", mode) as packed:
+        for name, link in (("d/f", None), ("d/hard", "d/f"), ("d/soft", "f")):
+            member = tarfile.TarInfo(name)
+            member.mode = 0o640
+            if link is not None:
+                member.type, member.linkname = (tarfile.LNKTYPE if "hard" in name else tarfile.SYMTYPE), link
+            member.size = 2 if link is None else 0
+            packed.addfile(member, io.BytesIO(b"f\n"))
+    image = Image.from_dockerfile(write("FROM host\nADD archive /out\nCOPY archive /srv/archive"), context=context)
+    found = said(session, image, f"{TREE}; test -f /srv/archive").splitlines()
+    assert sorted(found) == ["/out/d/f 640 f", "/out/d/hard 640 f", "/out/d/soft -> f"]
+
+
+def test_an_archive_that_leads_out(context: Path, write: Write) -> None:
+    with tarfile.open(context / "archive", "w") as packed:
+        packed.addfile(tarfile.TarInfo("../../etc/x"))
+    with pytest.raises(SandboxImageError, match=r"Dockerfile:2: ADD.*\.\."):
+        Image.from_dockerfile(write("FROM host\nADD archive /out"), context=context).build().result()
+
+
+@pytest.mark.parametrize("source", ["out", "out/secret", "o*/secret", "o*/*", "deep/out2/secret"])
+def test_nothing_outside_is_copied(context: Path, write: Write, source: str) -> None:
+    secret = context.parent / "secrets"
+    secret.mkdir()
+    (secret / "secret").write_text("secret")
+    (context / "out").symlink_to("../secrets")
+    (context / "deep").mkdir()
+    (context / "deep" / "out2").symlink_to(secret)
+    image = Image.from_dockerfile(write(f"FROM host\nCOPY {source} /out/"), context=context)
+    with pytest.raises(SandboxImageError, match=r"Dockerfile:2: .*leads out of"):
+        image.build().result()
+
+
+def test_what_is_ignored(session: Session, context: Path, write: Write) -> None:
+    text = "FROM host\nCOPY . /out"
+    path = write(text, **{".dockerignore": "*.txt\n!b.txt\ndir\n!dir/sub\n**/*space\n.dockerignore\nbr*\n[lr]*\n"})
+    found = said(session, Image.from_dockerfile(path, context=context), TREE).replace("/out/", "").splitlines()
+    assert sorted(found) == ["b.txt 644 b.txt", "dir/sub/y 644 dir/sub/y", "dirlink -> dir"]
+    (path.parent / "Dockerfile.dockerignore").write_text("**\n!a.txt")
+    assert said(session, Image.from_dockerfile(path, context=context), TREE) == "/out/a.txt 644 a.txt\n"
+    path.write_text("FROM host\nCOPY b.txt /out")
+    with pytest.raises(SandboxImageError, match="dockerignore"):
+        Image.from_dockerfile(path, context=context).build().result()
+
+
+def test_variables_and_settings(session: Session, write: Write) -> None:
+    path = write("""ARG OUTER=outer
+ARG TARGETOS
+FROM host
+ARG PLAIN=plain GIVEN=default QUOTED="a b"
+ARG OUTER
+ARG TARGETOS
+ARG UNSET
+ENV KEPT=first ARGUED=$PLAIN-$GIVEN
+ENV KEPT=second OLD=$KEPT PLAIN=env DOLLAR=\\$KEPT PATH=/srv/bin:$PATH
+ARG PLAIN=again
+RUN echo "$PLAIN|$GIVEN|$QUOTED|$OUTER|$TARGETOS|${UNSET-unset}|$KEPT|$OLD|$ARGUED|$DOLLAR" >/srv/said; pwd >/srv/where
+WORKDIR /srv/w
+WORKDIR $KEPT
+RUN pwd >>/srv/where
+SHELL ["/bin/bash", "-c"]
+RUN [[ a == a ]] && echo "$BASH" >/srv/shell
+RUN ["sh", "-c", "echo $0 >>/srv/shell", "$KEPT"]
+RUN --mount=type=cache,target=/root/.cache --network=none <<EOF
+#!/usr/bin/env python3
+print('it is', "python", file=open("/srv/script", "w"))
+EOF
+EXPOSE 80
+VOLUME ["/v"]
+HEALTHCHECK --interval=5s CMD true
+STOPSIGNAL SIGINT
+LABEL one=1 "two.three"="$KEPT x"
+ENTRYPOINT ["/srv/run", "$KEPT"]
+CMD echo $KEPT
+""")
+    image = Image.from_dockerfile(path, build_args={"GIVEN": "given"})
+    found = image.build(name="dockerfiles/settings:1").result()
+    assert "docker.io/dockerfiles/settings:1" in found.names
+    assert found.environment == {
+        "KEPT": "second",
+        "ARGUED": "plain-given",
+        "OLD": "first",
+        "PLAIN": "env",
+        "DOLLAR": "$KEPT",
+        "PATH": f"/srv/bin:{found.environment['PATH'].partition(':')[2]}",
+    }
+    assert (found.working_dir, found.entrypoint) == ("/srv/w/second", ("/srv/run", "$KEPT"))
+    assert found.command == ("/bin/bash", "-c", "echo $KEPT") and found.labels == {"one": "1", "two.three": "second x"}
+    assert said(session, image, "cat /srv/said /srv/where /srv/shell /srv/script; pwd; python3 -c ''; echo $GIVEN") == (
+        "env|given|a b|outer|linux|unset|second|first|plain-given|$KEPT\n/\n/srv/w/second\n/bin/bash\n$KEPT\nit is python\n"
+        "/srv/w/second\n\n"
+    )
+    below = write('FROM dockerfiles/settings:1\nENV KEPT=$KEPT-more\nRUN echo $KEPT >said\nENTRYPOINT ["/e"]')
+    found = (built := Image.from_dockerfile(below)).build().result()
+    assert (found.command, found.entrypoint, found.environment["KEPT"]) == ((), ("/e",), "second-more")
+    assert said(session, built, "cat /srv/w/second/said") == "second-more\n"
+
+
+def test_stages(session: Session, context: Path, write: Write, caplog: pytest.LogCaptureFixture) -> None:
+    layout = make_layout(context.parent / "image", [tar_of({"img/f": (0o750, 0, 0, b"i\n")})], {})
+    text = f"""
+FROM host AS Base
+RUN mkdir -p /srv/d/e && echo 1 >/srv/d/one && chmod 700 /srv/d/one && ln -s /srv/none /srv/d/away && ln -s d /srv/link
+FROM base AS unneeded
+RUN exit 1
+FROM base
+RUN echo 2 >/srv/d/e/two; mkfifo /srv/d/fifo
+FROM host AS final
+COPY --from=base /srv/d/one /srv/no* /out/
+COPY --from=2 /srv/link/ /out/all/
+COPY --from=oci:{layout} --chmod=604 img/* /out/
+COPY --from=BASE srv/d/one /out/renamed
+FROM final AS after
+RUN exit 1
+"""
+    image = Image.from_dockerfile(write(text), context=context, target="final")
+    found = said(session, image, TREE).replace("/out/", "").splitlines()
+    assert sorted(found) == sorted(
+        ["one 700 1", "all/one 700 1", "all/e/two 644 2", "all/away -> /srv/none", "f 604 i", "renamed 700 1"]
+    )
+    assert len(lines(caplog, BUILDING)) == 6
+    caplog.clear()
+    image.build().result()
+    assert lines(caplog, BUILDING) == [] and len(lines(caplog, CACHED)) == 4
+    assert Image.from_dockerfile(write(text), context=context, target=3) == image
+    with pytest.raises(AviatoValidationError, match="no stage 'other'; there is base, unneeded, 2, final"):
+        Image.from_dockerfile(write(text), target="other")
+    with pytest.raises(SandboxImageError, match="Dockerfile:5: RUN exit 1: it ended with returncode 1"):
+        Image.from_dockerfile(write(text), target="UNNEEDED").build().result()
+
+
+def test_what_is_made_anew(context: Path, write: Write, caplog: pytest.LogCaptureFixture) -> None:
+    text = f"FROM host\nARG A\nRUN echo {context} >/srv/w\nCOPY a.txt /srv/\nENV B={{}}\nRUN true\nCOPY dir /srv/d\nCMD x"
+
+    def made(path: Path, **given: str) -> int:
+        caplog.clear()
+        Image.from_dockerfile(path, context=context, build_args=given).build().result()
+        return len(lines(caplog, BUILDING))
+
+    path = write(text.format(1))
+    assert made(path) == 5 and made(path) == 0
+    os.utime(context / "a.txt", (1, 1))
+    (context / "b.txt").write_text("of no copy")
+    assert made(path) == 0
+    (context / "dir" / "sub" / "y").write_text("changed")
+    assert made(path) == 2
+    (context / "dir" / "x").chmod(0o755)
+    assert made(path) == 2
+    assert made(write(text.format(2))) == 3
+    (context / "a.txt").write_text("changed")
+    assert made(path) == 4
+    assert made(path, A="1") == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("RUN true\nRUN echo why >&2; exit 3", "Dockerfile:3: RUN echo why >&2; exit 3: it ended with returncode 3: why"),
+        ("COPY none /out", "Dockerfile:2: COPY none /out: .*no such file"),
+        ("COPY a.txt b.txt /out", "Dockerfile:2: COPY .*'/out' is the name of one file, and there are 2"),
+        ("COPY --from=host /none /out", "Dockerfile:2: COPY .*/none"),
+        ("WORKDIR $NONE", "Dockerfile:2: WORKDIR: .*empty"),
+        ("ARG A=\nUSER ${A:?who}", "Dockerfile:3: USER: .*who"),
+        ("COPY --chown=nobody-here a.txt /out/", "Dockerfile:2: COPY .*chown"),
+    ],
+)
+def test_what_fails(context: Path, write: Write, text: str, message: str) -> None:
+    image = Image.from_dockerfile(write(f"FROM host\n{text}"), context=context)
+    with pytest.raises(SandboxImageError, match=message) as caught:
+        image.build().result()
+    assert caught.value.reason == "build_failed" and caught.value.is_infrastructure
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("FROM scratch", "Dockerfile:1: FROM scratch is not supported"),
+        ("FROM $NONE", "Dockerfile:1: FROM .*empty"),
+        ("FROM --platform=linux/none host", "Dockerfile:1: .*linux/none"),
+        ("FROM host\nCOPY --from=1 a b", "Dockerfile:2: .*no stage 1"),
+        ("FROM host\nNOP", "Dockerfile:2: there is no instruction NOP"),
+    ],
+)
+def test_what_is_refused_at_the_call(write: Write, text: str, message: str) -> None:
+    with pytest.raises(AviatoValidationError, match=message):
+        Image.from_dockerfile(write(text))
+
+
+def test_the_call(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    text = f"ARG B=host\nFROM --platform=linux/{ARCHITECTURE} $B\nFROM --platform=$BUILDPLATFORM ${{B}}\nRUN a"
+    path = write(text)
+    monkeypatch.chdir(path.parent)
+    image = Image.from_dockerfile()
+    assert image == Image.from_dockerfile(path, context=tmp_path) and image.run("b").base == "host" and hash(image)
+    assert Image.from_dockerfile(build_args={"B": "other:1", "C": "1"}).base == "other:1"
+    assert "Dockerfile has no ARG C" in caplog.text
+    with pytest.raises(FileNotFoundError):
+        Image.from_dockerfile("none")
+    with pytest.raises(AviatoValidationError, match="no directory"):
+        Image.from_dockerfile(context=path)
+    with pytest.raises(TypeError, match="build_args"):
+        Image.from_dockerfile(build_args={"A": 1})  # type: ignore[dict-item]
+    path.write_bytes(b"FROM host\n\xff")
+    with pytest.raises(AviatoValidationError, match=r"Dockerfile:2: .*UTF-8"):
+        Image.from_dockerfile()
+
+
+def test_names_are_names() -> None:
+    image = Image.from_("host").run("true")
+    for wrong in ("sha256:" + "0" * 64, "a b", "oci:/x"):
+        with pytest.raises((AviatoValidationError, SandboxImageError)):
+            image.build(name=wrong).result()
+    assert "docker.io/library/dockerfiles-true:latest" in image.build(name="dockerfiles-true").result().names
+    assert aviato.Sandbox.run("true", container_image="dockerfiles-true").stop().result() is None
