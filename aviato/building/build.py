@@ -234,10 +234,8 @@ def _failing(step: Step) -> Iterator[None]:
 
 
 async def _run(sandbox: AsyncSandbox, step: Run, setting: Setting) -> None:
-    where = setting.working_dir or step.working_dir
-    result = await sandbox.exec(
-        step.words, env={**dict(step.environment), **dict(setting.environment)}, cwd=where, user=setting.user
-    )
+    environment = {**dict(step.environment), **dict(setting.environment)}
+    result = await sandbox.exec(step.words, env=environment, cwd=setting.working_dir or step.working_dir)
     if result.returncode != 0:
         said = (result.stderr or result.stdout)[-SHOWN_CHARACTERS:].strip()
         raise ValueError(f"it ended with returncode {result.returncode}: {said}")
@@ -268,12 +266,15 @@ def _translated(steps: Sequence[Step], commands: Commands) -> list[Step]:
 
 
 def _parts(steps: Sequence[Step]) -> list[Part]:
-    """Those that make a layer each: a command or a copy, and what was set before it; then what is set at the end."""
+    """Those that make a layer each: a command or a copy, and what was set before it; then what is set at the end.
+
+    A user ends one: whether sandboxes have any is for the server to say, and it does so of images.
+    """
     parts: list[Part] = []
     current: Part = []
     for step in steps:
         current.append(step)
-        if not isinstance(step, Setting):
+        if not isinstance(step, Setting) or step.user is not None:
             parts, current = [*parts, current], []
     return [*parts, current] if current else parts
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from aviato import defaults as checks
 from aviato.building.steps import Copy, Run, Setting, Source
 from aviato.calls import sandbox_config
+from aviato.calls.file_arguments import local_path
 from aviato.calls.image_arguments import image_reference
 from aviato.calls.recipe import Recipe
 from aviato.calls.sandbox_state import begin, call
@@ -79,8 +80,8 @@ class Image(Recipe, Suggesting):
         from aviato.building.from_dockerfile import source_of
 
         arguments = {_text("build_args", name): _value(name, value) for name, value in (build_args or {}).items()}
-        directory = None if context is None else os.fspath(context)
-        source = source_of(os.fspath(path), directory, None if target is None else str(target), arguments)
+        directory = None if context is None else local_path(context)
+        source = source_of(local_path(path), directory, None if target is None else str(target), arguments)
         return cls(source.base, source.steps)
 
     def run(self, *commands: str | Sequence[str]) -> Self:

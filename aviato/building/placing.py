@@ -10,6 +10,7 @@ from aviato.building.copy_files import archive, together, whole
 from aviato.building.path_patterns import WILD, compiled
 from aviato.core import files, transfer
 from aviato.exceptions import SandboxFileError
+from aviato.log import logger
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
@@ -52,10 +53,18 @@ async def place(sandbox: AsyncSandbox, step: CopyFiles, found: list[Found]) -> N
     entries = together(found, step.mode, name)
     await transfer.upload_archive(handle, lambda: archive([*entries.values()]), folder, str(step))
     if step.owner is not None:
-        names = [*made, *(posixpath.join(folder, name) for name in entries)]
-        for number in range(0, len(names), NAMES_AT_ONCE):
-            some = names[number : number + NAMES_AT_ONCE]
-            await sandbox.exec(["chown", "-h", _owner(step.owner), "--", *some], user="0:0", cwd="/", check=True)
+        await _give(sandbox, step, [*made, *(posixpath.join(folder, name) for name in entries)])
+
+
+async def _give(sandbox: AsyncSandbox, step: CopyFiles, names: list[str]) -> None:
+    """Have files be its owner's, where sandboxes have users; elsewhere all of an image's files are root's, too."""
+    users = await sandbox.exec(["cat", "/proc/self/uid_map"], user="0:0", cwd="/")
+    if users.stdout.split()[2:] == ["1"]:
+        logger.warning("%s: the sandboxes of this server have one user, so it stays root's", step)
+        return
+    for number in range(0, len(names), NAMES_AT_ONCE):
+        some = names[number : number + NAMES_AT_ONCE]
+        await sandbox.exec(["chown", "-h", _owner(str(step.owner)), "--", *some], user="0:0", cwd="/", check=True)
 
 
 def _owner(text: str) -> str:

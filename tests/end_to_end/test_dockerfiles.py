@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import logging
 import os
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -250,6 +252,21 @@ RUN exit 1
         Image.from_dockerfile(write(text), target="other")
     with pytest.raises(SandboxImageError, match="Dockerfile:5: RUN exit 1: it ended with returncode 1"):
         Image.from_dockerfile(write(text), target="UNNEEDED").build().result()
+
+
+def test_one_place_is_enough(make_server: Any, context: Path, write: Write) -> None:
+    path = write(
+        "FROM host AS one\nCOPY a.txt /srv/\nFROM host\nCOPY --from=one /srv/a.txt /srv/\nCOPY --from=one /srv/a.txt /"
+    )
+    url = make_server(max_sandboxes=1).url
+    assert Image.from_dockerfile(path, context=context).build(base_url=url).result(30).status == "here"
+
+
+def test_of_a_python_of_the_machine(session: Session, write: Write) -> None:
+    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+    image = Image.from_dockerfile(write(f"FROM python:{minor}\nENV PATH=/srv:$PATH\nRUN python --version >/srv/v"))
+    built, here = said(session, image, "cat /srv/v; python --version").splitlines()
+    assert built == here and here.startswith(f"Python {minor}.")
 
 
 def test_what_is_made_anew(context: Path, write: Write, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,6 +163,12 @@ CALLS: dict[str, Call] = {
     "Image.user": lambda _, text: aviato.Image.from_("host").user(text).build().result(60),
     "Image.pip_install": lambda _, text: aviato.Image.from_("host").pip_install(text),
     "Image.build(base_url=)": lambda _, text: aviato.Image.from_("host").build(base_url=text).result(60),
+    "Image.build(name=)": lambda _, text: aviato.Image.from_("host").run("true").build(name=text).result(60),
+    "Image.from_dockerfile": lambda _, text: aviato.Image.from_dockerfile(f"/nowhere/{text}"),
+    "Image.from_dockerfile(context=)": lambda _, text: aviato.Image.from_dockerfile(context=f"/nowhere/{text}"),
+    "Image.from_dockerfile(target=)": lambda _, text: _of_dockerfile(target=text).build().result(60),
+    "Image.from_dockerfile(build_args=)": lambda _, text: _of_dockerfile(build_args={"A": text}).build().result(60),
+    "Image.from_dockerfile(build_args=) name": lambda _, text: _of_dockerfile(build_args={text: "a"}).build().result(60),
     "Sandbox.snapshot(name=)": lambda box, text: box.snapshot(name=text).result(60),
     "Sandbox.reset(to=)": lambda box, text: box.reset(to=text).result(60),
     "Sandbox.delete_snapshot": lambda _, text: aviato.Sandbox.delete_snapshot(text).result(60),
@@ -184,7 +192,7 @@ CALLS: dict[str, Call] = {
     ),
     "rl.TestCase": lambda _, text: _evaluated(rl.Task(code="x = 1", tests=[rl.TestCase(source=f"assert x #{text}")])),
 }
-LOCAL = ("Sandbox.upload", "Sandbox.download(local)")
+LOCAL = ("Sandbox.upload", "Sandbox.download(local)", "Image.from_dockerfile")
 """Half a byte is a name here as others are."""
 WITHOUT_TEXT = {
     # What the layers below or the results are made of, and what is data.
@@ -231,6 +239,13 @@ def _written(box: aviato.Sandbox, text: str) -> None:
 def _prefetched(text: str) -> None:
     with aviato.Session() as session:
         session.prefetch([text]).result(60)
+
+
+def _of_dockerfile(**options: Any) -> aviato.Image:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "Dockerfile"
+        path.write_text("FROM host\nARG A\nENV B=$A\nRUN echo $A")
+        return aviato.Image.from_dockerfile(path, **options)
 
 
 def _by_client(call: Callable[[aviato.AsyncClient], Any]) -> Any:
