@@ -105,10 +105,13 @@ COPIES = {
 
 
 def test_copies(session: Session, context: Path, write: Write) -> None:
-    for name, (text, expected) in COPIES.items():
-        image = Image.from_dockerfile(write(f"FROM host\n{text}"), context=context)
-        found = said(session, image, TREE).replace("/out/", "").splitlines()
-        assert sorted(found) == sorted(expected), name
+    # One after the other in one file: each build of its own would take several sandboxes more.
+    texts = [text.replace("out", f"out{number}") for number, (text, _) in enumerate(COPIES.values())]
+    image = Image.from_dockerfile(write("\nWORKDIR /\n".join(["FROM host", *texts])), context=context)
+    found = said(session, image, TREE.replace("/out", "/out*")).splitlines()
+    for number, (name, (_, expected)) in enumerate(COPIES.items()):
+        top = f"/out{number}/"
+        assert sorted(one.removeprefix(top) for one in found if one.startswith(top)) == sorted(expected), name
 
 
 def test_owners(session: Session, context: Path, write: Write) -> None:
@@ -221,11 +224,35 @@ CMD echo $KEPT
     assert said(session, built, "cat /srv/w/second/said") == "second-more\n"
 
 
+def test_what_the_image_below_says(session: Session, context: Path, write: Write) -> None:
+    busybox = Path("/bin/busybox")
+    if not busybox.exists():
+        pytest.skip("no /bin/busybox: apt-get install busybox-static")
+    files = {"bin/busybox": (0o755, 0, 0, busybox.read_bytes()), **{f"bin/{name}": "busybox" for name in ("sh", "cat", "ls")}}
+    config = {
+        "Env": ["PATH=/bin", "A=b"],
+        "WorkingDir": "/w",
+        "Entrypoint": ["/e"],
+        "Cmd": ["c"],
+        "Labels": {"l": "m", "n": "o"},
+    }
+    layout = make_layout(context.parent / "image", [tar_of(files)], config)
+    text = f"FROM oci:{layout}\nENV PATH=/x:$PATH C=$A$A\nLABEL n=$A\nARG A=no\nWORKDIR deep\nCOPY a.txt .\nRUN echo $A >said"
+    image = Image.from_dockerfile(write(text), context=context)
+    found = image.build().result()
+    assert found.environment == {"PATH": "/x:/bin", "A": "b", "C": "bb"} and found.labels == {"l": "m", "n": "b"}
+    assert (found.working_dir, found.entrypoint, found.command) == ("/w/deep", ("/e",), ("c",))
+    assert said(session, image, "pwd; cat a.txt said; ls") == "/w/deep\na.txt\nb\na.txt\nsaid\n"
+    for more, command in (('ENTRYPOINT ["f"]', ()), ('CMD ["d"]\nENTRYPOINT ["f"]', ("d",)), ('ENTRYPOINT ["f"]\nCMD []', ())):
+        found = Image.from_dockerfile(write(f"{text}\n{more}"), context=context).build().result()
+        assert (found.entrypoint, found.command) == (("f",), command)
+
+
 def test_stages(session: Session, context: Path, write: Write, caplog: pytest.LogCaptureFixture) -> None:
     layout = make_layout(context.parent / "image", [tar_of({"img/f": (0o750, 0, 0, b"i\n")})], {})
     text = f"""
 FROM host AS Base
-RUN mkdir -p /srv/d/e && echo 1 >/srv/d/one && chmod 700 /srv/d/one && ln -s /srv/none /srv/d/away && ln -s d /srv/link
+RUN mkdir -p /srv/d/e && echo 1 >/srv/d/one && chmod 766 /srv/d/one && ln -s /srv/none /srv/d/away && ln -s d /srv/link
 FROM base AS unneeded
 RUN exit 1
 FROM base
@@ -241,7 +268,7 @@ RUN exit 1
     image = Image.from_dockerfile(write(text), context=context, target="final")
     found = said(session, image, TREE).replace("/out/", "").splitlines()
     assert sorted(found) == sorted(
-        ["one 700 1", "all/one 700 1", "all/e/two 644 2", "all/away -> /srv/none", "f 604 i", "renamed 700 1"]
+        ["one 766 1", "all/one 766 1", "all/e/two 644 2", "all/away -> /srv/none", "f 604 i", "renamed 766 1"]
     )
     assert len(lines(caplog, BUILDING)) == 6
     caplog.clear()
