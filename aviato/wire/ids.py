@@ -5,7 +5,6 @@ An id is a prefix and 26 lower-case base32 characters of a UUIDv7: sorted by tim
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import time
@@ -34,6 +33,8 @@ def new_sandbox_id() -> str:
 
 def derived_place_id(sandbox_id: str, reset_id: str) -> str:
     """The id of the place that this reset gives to this sandbox: the same each time, and never that of a sandbox."""
+    import hashlib  # Of clients, which make none, each import costs time.
+
     number = int.from_bytes(hashlib.sha256(f"{sandbox_id}\0{reset_id}".encode()).digest()[:16], "big") | _OF_PLACES
     return "sb-" + _base32(number)
 

@@ -141,7 +141,7 @@ def test_doctor_says_what_holds_and_exits_by_it(cli: Any) -> None:
     text = done.stdout.decode()
     assert "Sandboxes can run here." in text
     assert "limits: hard" in text and "limits: watched" in text
-    assert re.search(r"^ +\d+\. pivot \S+$", text, re.MULTILINE)
+    assert re.search(r"^ +\d+\. enter_root \S+$", text, re.MULTILINE) and re.search(r"^ +\d+\. pivot$", text, re.MULTILINE)
     report = json.loads(cli("doctor", "--json").stdout)
     assert report["ok"] and all(check["ok"] for check in report["checks"] if check["required"])
 

@@ -24,6 +24,7 @@ NAMES = [
     "NetworkOptions",
     "ResourceOptions",
     "OperationRef",
+    "Pool",
     "Process",
     "ProcessResult",
     "RemoteFunction",

@@ -95,6 +95,7 @@ ONE_OF_EACH: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda _: aviato.ResourceOptions(limits={"memory": "1Gi"}),
         r"ResourceOptions\(limits={'memory': '1Gi'}\)",
     ),
+    "Pool": (lambda t: t.session.pool(2), r"<Pool of 2 sandboxes>"),
     "ResourceUsage": (lambda t: t.process.result().usage, r"ResourceUsage\(cpu_seconds=.*"),
     "Sandbox": (lambda t: t.sandbox, r"<Sandbox sb-\w+ running>"),
     "SandboxDefaults": (

@@ -109,9 +109,9 @@ async def test_links_of_an_image_stay_inside(make_box, image, tmp_path):
     outside.mkdir()
     for name in ("proc", "dev", "tmp", "workspace", "run"):
         (image / name).symlink_to(outside)
-    with pytest.raises(Exception, match="could not be confined"):
-        async with make_box(f"dir:{image}"):
-            pass
+    async with make_box(f"dir:{image}") as box:
+        # What is mounted on is a directory of the sandbox's own, in place of the link; the others lead nowhere.
+        await box.run("hello")
     assert list(outside.iterdir()) == []
 
 
