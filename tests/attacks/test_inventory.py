@@ -26,6 +26,7 @@ UNCONTROLLED = {
     "a command: other commands of the sandbox that it may signal": "nothing is promised",
     "a client: another client's turn": "an order, of which the tests know every place",
     "a registry, or who stands between: the server": "requests, of which a stand-in sees every head",
+    "who wrote a Dockerfile: the caller's files": "a look at paths, of which the tests try each spelling",
     "a sandbox: layers that other sandboxes lie on": "the kernel writes to no lower layer",
     "a client with a made-up W&B key: the server, W&B": "numbers, counted at a stand-in",
 }

@@ -19,7 +19,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from aviato.options import SandboxStatus
 from aviato.server.egress import proxy, requests
 from aviato.server.egress.requests import Malformed
 from aviato.server.service import egress as egress_module
@@ -110,8 +109,9 @@ async def way_out(
             stack.enter_context(mock.patch(f"{EGRESS}.proxy._open", world.open))
         async with arena.box(egress_port=egress_module.FIRST_PORT) as box:
             request = SimpleNamespace(egress_mode=mode, ports=[])
-            record = SimpleNamespace(status=SandboxStatus.PENDING)
-            await made.attach(SimpleNamespace(sandbox_id=box.id, request=request, record=record))  # type: ignore[arg-type]
+            record = SimpleNamespace(started_at=None)
+            sandbox = SimpleNamespace(sandbox_id=box.id, place_id=box.id, request=request, record=record)
+            await made.attach(sandbox)  # type: ignore[arg-type]
             try:
                 yield SimpleNamespace(box=box, world=world, egress=made, directory=directory)
             finally:
