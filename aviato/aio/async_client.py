@@ -18,6 +18,7 @@ entered it. Leaving the `async with` ends its sandboxes, except the detached one
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any, Self
 
 from aviato import defaults as checks
@@ -192,6 +193,46 @@ class AsyncClient:
         from aviato.core.images import public
 
         return public(await self._client(self._connection).inspect_image(image_reference(reference)))
+
+    async def export_image(self, reference: str, path: str | os.PathLike[str]) -> None:
+        """Write an image of the server's to this machine, as others take it: a directory of OCI layout, or that in one file.
+
+        It appears whole, or not at all. Layers are packed anew, so its id is another one than the server's.
+
+        Args:
+            reference: as `inspect_image` takes it; a snapshot's id, too.
+            path: a new or empty directory; or a file whose name ends with `.tar`, which `docker load`, podman and skopeo take.
+
+        Raises:
+            SandboxImageError: it is not there, or begins with the machine's own files (`base_of_this_machine`).
+            AviatoValidationError: the name of the file is that of a compressed one.
+            OSError: it cannot be written.
+        """
+        from aviato.core import image_exports
+
+        checked, client = image_reference(reference), self._client(self._connection)
+        await image_exports.export(client, checked, os.fspath(path))
+
+    async def push_image(self, reference: str, destination: str | None = None) -> str:
+        """Have the server put an image into a registry, by the credentials that it pulls with, and wait until it is there.
+
+        What the registry has is not sent again. The push goes on in the server if the wait is cancelled.
+
+        Args:
+            reference: as `inspect_image` takes it; a snapshot's id, too.
+            destination: what it is called there, such as `ghcr.io/org/name:tag`; None: `reference`.
+
+        Returns:
+            What is there, by digest: `ghcr.io/org/name@sha256:…`.
+
+        Raises:
+            SandboxImageError: it cannot be put there; its `reason` says why, such as `needs_credentials` or `denied`.
+        """
+        from aviato.core import image_exports
+
+        checked, client = image_reference(reference), self._client(self._connection)
+        given = None if destination is None else image_reference(destination, "destination")
+        return await image_exports.push(client, checked, given)
 
     async def remove_image(self, reference: str, *, force: bool = False) -> _Names:
         """Remove a name of an image, and with its last name, or by its id, the image.

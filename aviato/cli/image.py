@@ -34,7 +34,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object
 
 @click.group(name="image")
 def command() -> None:
-    """Pull, build, list and remove the images that sandboxes are made of.
+    """Pull, build, list, export, push and remove the images that sandboxes are made of.
 
     REF is as other tools have it, such as python:3.12-slim or ghcr.io/org/name@sha256:…; oci:DIR and docker-archive:FILE are
     on the server's machine. The images that are there are meant by id, too.
@@ -80,6 +80,34 @@ async def import_(path: str, *, base_url: str | None, name: str | None, as_name:
             # Another image may lie there than the last time.
             info = await client.pull_image(_reference_of(path, name), refresh=True, name=as_name, on_progress=tell)
     click.echo(f"{line(str(info.image_id))}  {line(as_name or info.reference)}")
+    return 0
+
+
+@command.command(name="export")
+@common.base_url
+@_reference
+@click.argument("path", type=click.Path(), metavar="PATH")
+@common.coroutine
+async def export(reference: str, path: str, *, base_url: str | None) -> int:
+    """Write an image to this machine: a directory of OCI layout, or a file that ends with .tar, as `docker load` takes it."""
+    from aviato.aio.async_client import AsyncClient
+
+    async with AsyncClient(base_url=base_url) as client:
+        await client.export_image(reference, path)
+    return 0
+
+
+@command.command(name="push")
+@common.base_url
+@_reference
+@click.argument("destination", required=False, metavar="[DESTINATION]")
+@common.coroutine
+async def push(reference: str, destination: str | None, *, base_url: str | None) -> int:
+    """Have the server put an image into a registry, as REF or as DESTINATION, and print what is there, by digest."""
+    from aviato.aio.async_client import AsyncClient
+
+    async with AsyncClient(base_url=base_url) as client:
+        click.echo(line(await client.push_image(reference, destination)))
     return 0
 
 

@@ -19,7 +19,18 @@ from aviato.exceptions import (
 )
 from aviato.wire.errors import ErrorBody, from_wire
 from aviato.wire.ids import new_sandbox_id
-from aviato.wire.images import ImageInfo, ImageList, PinImage, PrunedImages, PruneImages, PullImage, RemovedImage, RemoveImage
+from aviato.wire.images import (
+    ImageInfo,
+    ImageList,
+    PinImage,
+    PrunedImages,
+    PruneImages,
+    PullImage,
+    PushImage,
+    PushInfo,
+    RemovedImage,
+    RemoveImage,
+)
 from aviato.wire.pools import MakePool, PoolInfo
 from aviato.wire.sandboxes import MOST_RECEIVED, CreateSandbox, LeaseInfo, ResetSandbox, SandboxInfo, SandboxPage, StopSandbox
 from aviato.wire.snapshots import SnapshotInfo, SnapshotList, TakeSnapshot
@@ -45,6 +56,8 @@ RESET_SECONDS = 120.0
 """So long a reset may take: it is a start, and the server bounds that."""
 SNAPSHOT_SECONDS = 600.0
 """So long a snapshot may take: all that a sandbox has written is copied."""
+EXPORT_SECONDS = 3600.0
+"""So long a server may be silent while it packs a layer of an image."""
 _PAGE = 500
 _KEPT_BYTES = 64 << 10
 _ANY_ID = f"sb-{'0' * 26}"
@@ -255,6 +268,21 @@ class Client:
         """Let an image stay whatever is pruned, or no longer."""
         body = encode(PinImage, reference=reference, pinned=pinned)
         return decode(ImageInfo, await self.call("pin image", "POST", "/v1/images/pin", body))
+
+    async def push_image(self, reference: str, destination: str | None, *, timeout_seconds: float, key: str) -> PushInfo:
+        """How far a push is, once it has ended or after a time; who comes again with its key joins it."""
+        path = f"/v1/images/push?timeout_seconds={timeout_seconds:g}"
+        body = encode(PushImage, reference=reference, destination=destination)
+        silence = timeout_seconds + self.transport.request_timeout_seconds
+        answer = await self.repeat(
+            lambda: self.transport.request("POST", path, body, silence_seconds=silence, key=key), f"push image {reference}"
+        )
+        return decode(PushInfo, answer)
+
+    @staticmethod
+    def export_path(reference: str, form: str) -> str:
+        """Where an image is read as an archive."""
+        return f"/v1/images/export?{urlencode({'reference': reference, 'form': form})}"
 
     # -- snapshots
 

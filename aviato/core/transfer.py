@@ -196,7 +196,7 @@ async def _download_file(handle: SandboxHandle, remote: str, local: str, shown: 
 
     def commit() -> None:
         os.ftruncate(file.fileno(), os.lseek(file.fileno(), 0, os.SEEK_CUR))
-        os.fchmod(file.fileno(), mode & ~(_umask() if umask is None else umask))
+        os.fchmod(file.fileno(), mode & ~(process_umask() if umask is None else umask))
         file.close()
         os.replace(file.name, local)
 
@@ -241,7 +241,7 @@ async def _download_tree(
     handle: SandboxHandle, remote: str, local: str, outside_links: OutsideLinks, shown: Progress, umask: int | None
 ) -> None:
     shown.restart()
-    bits = _umask() if umask is None else umask
+    bits = process_umask() if umask is None else umask
     arrival = await _made(lambda: Arrival(local, outside_links=outside_links, umask=bits), lambda made: _run(made.abort()))
     batches = files.gathered_chunks(files.read_tree(handle, remote), CHUNK_BYTES)
     try:
@@ -311,7 +311,7 @@ async def _made(make: Callable[[], _T], undo: Callable[[_T], object]) -> _T:
         raise
 
 
-def _umask() -> int:
+def process_umask() -> int:
     """Of this process: not by `os.umask`, which would change it for all threads meanwhile."""
     with open("/proc/self/status", "rb") as status:
         for line in status:

@@ -103,6 +103,34 @@ class PrunedImages(ResponseModel):
     freed_bytes: int
 
 
+class PushImage(RequestModel):
+    """Body of `POST /v1/images/push`. A repeat with the same `Idempotency-Key` joins the push that it began."""
+
+    reference: ImageReference
+    destination: ImageReference | None = None
+    """What it is called in its registry; None: `reference`."""
+
+
+class PushInfo(ResponseModel):
+    """A push that is under way, has ended, or has failed."""
+
+    reference: str
+    """Where it goes; in full once that is known."""
+    status: Literal["pushing", "done", "failed"]
+    message: str | None = None
+    """Why it failed, for people."""
+    reason: str | None = None
+    """The same, for programs."""
+    retryable: bool = False
+    """Whether the failure may pass by itself."""
+    digest: str | None = None
+    """Of the manifest, once it is there."""
+    layers_done: int = 0
+    layers_total: int = 0
+    sent_bytes: int = 0
+    """Of layers that were not there."""
+
+
 class PinImage(RequestModel):
     """Body of `POST /v1/images/pin`."""
 

@@ -26,7 +26,15 @@ impl Names {
         Names { fd, read: Vec::new() }
     }
 
-    /// The next name, in no order, with the kind that the directory says it has.
+    /// All of them at once, which come in order.
+    pub fn sorted(fd: OwnedFd) -> io::Result<Names> {
+        let mut names = Names::new(fd);
+        while sys::read_names(&names.fd, &mut names.read)? {}
+        names.read.sort_by(|one, other| other.0.cmp(&one.0));
+        Ok(names)
+    }
+
+    /// The next name, in no order unless they are sorted, with the kind that the directory says it has.
     pub fn next_name(&mut self) -> io::Result<Option<(Vec<u8>, u8)>> {
         loop {
             if let Some(entry) = self.read.pop() {

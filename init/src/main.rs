@@ -59,12 +59,14 @@ usage: aviato-init zygote --control FD [--gives-ids] [--copy FD]
        aviato-init serve --connection FD --listener FD --note FD
        aviato-init layer --into FD [--owners] [--below FD]… [--most-bytes N] [--most-files N]
                          [--gives-ids --control FD]
+       aviato-init layer --pack FD [--owners] [--gives-ids --control FD]
        aviato-init probe --scratch DIRECTORY [--uid N] [--groups DIRECTORY]
        aviato-init --version
 
 zygote makes sandboxes for a server, whom it hears by a socket of messages. With --gives-ids it asks to be
 mapped subordinate ids first. serve is process 1 of a sandbox that somebody else has made. layer reads one
-layer of an image, a tar, and makes of it a directory that overlayfs can be given; it prints JSON. probe tries
+layer of an image, a tar, and makes of it a directory that overlayfs can be given; it prints JSON. With --pack
+it writes the tar of such a directory, and JSON of what went wrong to its standard error. probe tries
 what sandboxes need of the kernel, and prints JSON: on the file system of an empty directory, for a uid of the
 machine (under root) and where control groups of version 2 are made.
 
@@ -77,6 +79,7 @@ Each FD is a descriptor that it is started with:
   --into        an empty directory, which becomes the top of the layer
   --below       the top of a layer under it, the uppermost first: directories that the tar leaves out are made as
                 they are there
+  --pack        the top of a layer
 ";
 
 fn main() {
@@ -145,9 +148,13 @@ fn zygote(flags: &[String]) -> Result<(), String> {
 }
 
 fn layer(flags: &[String]) -> Result<(), String> {
-    let gives_ids = flags.iter().any(|flag| flag == "--gives-ids");
-    if gives_ids {
+    let has = |name: &str| flags.iter().any(|flag| flag == name);
+    let gives_ids = has("--gives-ids");
+    if gives_ids || has("--pack") {
         enter_profile("layer", flags);
+    }
+    if has("--pack") {
+        return pack_layer(flags, has("--owners"), gives_ids);
     }
     let values = |name: &'static str| {
         flags.iter().enumerate().filter(move |(_, flag)| *flag == name).map(|(at, _)| flags.get(at + 1))
@@ -161,13 +168,24 @@ fn layer(flags: &[String]) -> Result<(), String> {
     let settings = layer::Settings {
         into: descriptor(flags, "--into")?,
         below: values("--below").map(|text| adopted("--below", text)).collect::<Result<_, _>>()?,
-        owners: flags.iter().any(|flag| flag == "--owners"),
+        owners: has("--owners"),
         limits,
     };
     let stream = sys::adopt(0).map_err(|error| format!("standard input: {error}"))?;
     let unpacked = layer::run(&stream, settings, control.as_ref());
     println!("{}", String::from_utf8_lossy(&layer::answer(&unpacked).to_bytes()));
     if unpacked.is_err() {
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+fn pack_layer(flags: &[String], owners: bool, gives_ids: bool) -> Result<(), String> {
+    let control = if gives_ids { Some(descriptor(flags, "--control")?) } else { None };
+    let top = descriptor(flags, "--pack")?;
+    let stream = sys::adopt(1).map_err(|error| format!("standard output: {error}"))?;
+    if let Err(trouble) = layer::pack(stream, top, owners, control.as_ref()) {
+        eprintln!("{}", String::from_utf8_lossy(&layer::error(&trouble, "pack_failed").to_bytes()));
         std::process::exit(1);
     }
     Ok(())

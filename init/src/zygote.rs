@@ -783,6 +783,13 @@ pub fn seen_by(pid: i32, paths: &[impl AsRef<[u8]>]) -> io::Result<Vec<OwnedFd>>
     paths.iter().map(|path| seen(path.as_ref())).collect()
 }
 
+/// Is root of a user namespace that has nobody else.
+pub fn become_root_of_own_id() -> io::Result<()> {
+    let (uid, gid) = (u64::from(sys::effective_user()), u64::from(sys::effective_group()));
+    sys::leave_for_new(sys::CLONE_NEWUSER)?;
+    map_ids(sys::process_id(), (uid, gid, 1))
+}
+
 /// Is root of a user namespace that has them; the server maps them.
 pub fn take_subordinate_ids(control: &OwnedFd) -> io::Result<()> {
     let none = || io::Error::new(io::ErrorKind::PermissionDenied, "no ids were mapped");

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from tests.images.layouts import Image
+from tests.images.layouts import Image, digest_of
 
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 
@@ -24,6 +25,7 @@ class FaultyRegistry:
         asked: method, path and Range of each request.
         faults: looked up by the beginning of a path; None of one is an honest answer.
         password: what `user` has to say; None lets anybody in.
+        elsewhere: where uploads go; empty: here.
     """
 
     def __init__(self) -> None:
@@ -35,7 +37,9 @@ class FaultyRegistry:
         self.faults: dict[str, Fault] = {}
         self.password: str | None = None
         self.scheme = "bearer"
+        self.scope = "pull"
         self.host = ""
+        self.elsewhere = ""
 
     def add(self, tag: str, image: Image) -> str:
         """Have an image; answers what it is called."""
@@ -63,7 +67,31 @@ class FaultyRegistry:
             return self._token(request)
         if self.password is not None and request.headers.get("Authorization") != self._wanted():
             return self._challenge()
+        if request.method in ("POST", "PUT"):
+            return await self._take(request)
         return self._serve(request)
+
+    async def _take(self, request: web.Request) -> web.StreamResponse:
+        """An upload, as a registry has it: a place for it, then the blob there, then a manifest of what is here."""
+        start = "/v2/some/image/"
+        kind, _, name = request.path.removeprefix(start).partition("/")
+        if not request.path.startswith(start):
+            return web.json_response({"errors": [{"code": "NAME_UNKNOWN"}]}, status=404)
+        if request.method == "POST" and (kind, name) == ("blobs", "uploads/"):
+            return web.Response(status=202, headers={"Location": f"{self.elsewhere}{start}blobs/uploads/a-place?state=x%2Fy"})
+        data = await request.read()
+        if kind == "blobs":
+            assert request.query["state"] == "x/y"
+            if (digest := digest_of(data)) != request.query["digest"]:
+                return web.json_response({"errors": [{"code": "DIGEST_INVALID"}]}, status=400)
+        else:
+            document, digest = json.loads(data), digest_of(data)
+            if not {one["digest"] for one in (document["config"], *document["layers"])} <= self.blobs.keys():
+                return web.json_response({"errors": [{"code": "MANIFEST_BLOB_UNKNOWN"}]}, status=404)
+            self.tags[name] = digest
+            self.kinds[digest] = request.content_type
+        self.blobs[digest] = data
+        return web.Response(status=201)
 
     def _serve(self, request: web.Request) -> web.StreamResponse:
         start = "/v2/some/image/"
@@ -94,21 +122,22 @@ class FaultyRegistry:
         return "Bearer a.b.c" if self.scheme == "bearer" else self._basic()
 
     def _challenge(self) -> web.Response:
-        realm = f'Bearer realm="http://{self.host}/token",service="the, \\"service\\"",scope="repository:some/image:pull"'
+        scope = f"repository:some/image:{self.scope}"
+        realm = f'Bearer realm="http://{self.host}/token",service="the, \\"service\\"",scope="{scope}"'
         header = realm if self.scheme == "bearer" else 'Basic realm="some where"'
         return web.json_response({"errors": [{"code": "UNAUTHORIZED"}]}, status=401, headers={"WWW-Authenticate": header})
 
     def _token(self, request: web.Request) -> web.Response:
         if request.headers.get("Authorization") != self._basic():
             return web.json_response({"details": "no"}, status=401)
-        assert request.query["service"] == 'the, "service"' and request.query["scope"] == "repository:some/image:pull"
+        assert request.query["service"] == 'the, "service"' and request.query["scope"] == f"repository:some/image:{self.scope}"
         return web.json_response({"token": "a.b.c", "expires_in": 300})
 
 
 @asynccontextmanager
 async def faulty_registry() -> AsyncIterator[FaultyRegistry]:
     registry = FaultyRegistry()
-    app = web.Application(client_max_size=1 << 20)
+    app = web.Application(client_max_size=64 << 20)
     app.router.add_route("*", "/{path:.*}", registry.answer)
     # On Python's own loop as on uvloop: what a fault does to a connection is done by hand.
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)

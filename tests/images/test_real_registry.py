@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
-import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -15,9 +12,8 @@ import pytest
 from aviato.exceptions import SandboxImageError
 from aviato.server.images.registry_requests import Patience
 from aviato.server.images.store import ImageStore
-from tests.certificates import make_certificate
-from tests.conftest import free_port
 from tests.images.layouts import Image, tar_of, unpack_by_tarfile, write_layout
+from tests.images.real_registry import real_registry
 
 pytestmark = pytest.mark.anyio
 QUICK = Patience(connect_seconds=5, stall_seconds=5, attempts=3, backoff_seconds=0.05)
@@ -40,42 +36,8 @@ def nobody(monkeypatch, tmp_path):
 @pytest.fixture(params=["clear", "tls", "password", "tls and password"])
 def registry(request, tmp_path):
     """Its host, and which of its walls it has."""
-    needed = ["docker-registry", "skopeo", *(["htpasswd"] if "password" in request.param else [])]
-    for program in needed:
-        if shutil.which(program) is None:
-            pytest.skip(f"needs {program}")
-    host = f"localhost:{free_port()}"
-    lines = ["version: 0.1", "log: {level: error}", f"storage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}"]
-    lines += ["http:", f"  addr: {host}"]
-    if "tls" in request.param:
-        cert, key = make_certificate(tmp_path)
-        lines += [f"  tls: {{certificate: {cert}, key: {key}}}"]
-    if "password" in request.param:
-        said = subprocess.run(["htpasswd", "-nbB", "-C", "4", "user", "secret"], check=True, capture_output=True, text=True)
-        (tmp_path / "htpasswd").write_text(said.stdout.strip())
-        lines += ["auth:", f"  htpasswd: {{realm: here, path: {tmp_path}/htpasswd}}"]
-    (tmp_path / "registry.yml").write_text("\n".join(lines))
-    log = (tmp_path / "log").open("wb")
-    process = subprocess.Popen(["docker-registry", "serve", str(tmp_path / "registry.yml")], stdout=log, stderr=log)
-    try:
-        _wait_for(host, process, tmp_path / "log")
+    with real_registry(tmp_path, tls="tls" in request.param, password="password" in request.param) as host:
         yield host, request.param
-    finally:
-        process.kill()
-        process.wait()
-        log.close()
-
-
-def _wait_for(host, process, log):
-    deadline = time.monotonic() + 20
-    while True:
-        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-        try:
-            socket.create_connection(("localhost", int(host.partition(":")[2])), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
 
 
 def fill(tmp_path, host, image, *options):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Reason = Literal[
+    "base_of_this_machine",  # What lies below its layers are this machine's own files.
     "bad_manifest",  # A manifest or a configuration that is none, or says impossible things.
     "bad_reference",  # The reference itself is wrong.
     "damaged_layer",  # A layer that cannot be decompressed.
@@ -26,9 +27,11 @@ Reason = Literal[
     "interrupted",  # The connection was cut again and again.
     "manifest_too_large",
     "needs_credentials",
+    "no_such_repository",  # The registry makes none for a push.
     "no_such_file",
     "not_a_registry",  # Somebody answers, and not as registries do.
     "oversized_layer",  # More bytes than the manifest says.
+    "push_refused",  # The registry takes no such images.
     "registry_failed",  # 5xx, again and again.
     "registry_unreachable",
     "stalled",

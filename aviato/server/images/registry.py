@@ -71,7 +71,7 @@ class Registry:
 
         async def ask(endpoint: _Endpoint) -> str | None:
             response = await self._ask_for_manifest(endpoint, self._wanted, "HEAD")
-            with _closing(response):
+            with closing_response(response):
                 digest = response.headers.get("Docker-Content-Digest")
                 return digest if response.status == 200 and is_digest(digest) else None
 
@@ -82,7 +82,7 @@ class Registry:
 
         async def ask(endpoint: _Endpoint) -> RawManifest:
             response = await self._ask_for_manifest(endpoint, digest or self._wanted, "GET")
-            with _closing(response):
+            with closing_response(response):
                 body = await endpoint.requests.read(response, LARGEST_BYTES, f"the manifest of {self._what}")
                 if response.status != 200:
                     raise await self._refused(endpoint, response, body)
@@ -104,11 +104,11 @@ class Registry:
             response = await endpoint.requests.get(f"/v2/{endpoint.repository}/blobs/{descriptor.digest}", headers)
             if response.status in (200, 206):
                 return endpoint, response
-            with _closing(response):
+            with closing_response(response):
                 raise await self._refused(endpoint, response, await endpoint.requests.read(response, LARGEST_BYTES, self._what))
 
         endpoint, response = await self._first(ask)
-        with _closing(response):
+        with closing_response(response):
             skip = self._to_skip(endpoint, response, offset)
             try:
                 while piece := await endpoint.requests.next_piece(response):
@@ -185,7 +185,7 @@ class Registry:
         return 0
 
     async def _refused(self, endpoint: _Endpoint, response: aiohttp.ClientResponse, body: bytes) -> SandboxImageError:
-        codes = _codes(body)
+        codes = codes_of(body)
         repository = f"{endpoint.host}/{endpoint.repository}"
         if response.status == 403 or "DENIED" in codes:
             return image_error("denied", f"the registry {endpoint.host} does not let anybody like you have {self._what}")
@@ -208,7 +208,7 @@ class Registry:
         """Some tags of the repository; None if there is no such repository."""
         try:
             response = await endpoint.requests.get(f"/v2/{endpoint.repository}/tags/list?n={MOST_TAGS}", {})
-            with _closing(response):
+            with closing_response(response):
                 if response.status == 404:
                     return None
                 tags = json.loads(await endpoint.requests.read(response, LARGEST_BYTES, self._what))["tags"]
@@ -217,7 +217,7 @@ class Registry:
         return [tag for tag in tags if isinstance(tag, str)][:MOST_TAGS] if isinstance(tags, list) else []
 
 
-class _closing:
+class closing_response:
     """Ends a response."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
@@ -230,7 +230,7 @@ class _closing:
         self._response.close()
 
 
-def _codes(body: bytes) -> set[str]:
+def codes_of(body: bytes) -> set[str]:
     """The codes of a registry's error."""
     with suppress(ValueError, RecursionError, LookupError, TypeError, AttributeError):
         return {str(error["code"]) for error in json.loads(body)["errors"]}

@@ -18,12 +18,14 @@ from aviato.system.proxies import proxy_of
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     import aiohttp
     from yarl import URL
 
 MOST_REDIRECTS = 5
+ANSWER_SECONDS = 300.0
+"""How long a registry may think about what it was sent: it may put it into a store of somebody else's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,19 @@ class Patience:
         return float(min(self.backoff_seconds * 2**attempt, self.most_wait_seconds) * random.uniform(0.5, 1.0))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Body:
+    """What is sent.
+
+    Attributes:
+        size_bytes: of it.
+        pieces: gives it from its beginning; called for each attempt.
+    """
+
+    size_bytes: int
+    pieces: Callable[[], AsyncIterator[bytes]]
+
+
 class RegistryRequests:
     """Requests for one repository at one host.
 
@@ -57,11 +72,19 @@ class RegistryRequests:
         host: for messages.
         tokens: makes what is said of who asks, from what asks a token server.
         patience: with it.
+        pushes: whether images are put there, for messages.
     """
 
     def __init__(
-        self, base: str, host: str, tokens: Callable[[RegistryRequests], Awaitable[RegistryTokens]], patience: Patience
+        self,
+        base: str,
+        host: str,
+        tokens: Callable[[RegistryRequests], Awaitable[RegistryTokens]],
+        patience: Patience,
+        *,
+        pushes: bool = False,
     ) -> None:
+        self._pushes = pushes
         self._base = base
         self._host = host
         self._make_tokens = tokens
@@ -70,8 +93,16 @@ class RegistryRequests:
         self._session: aiohttp.ClientSession | None = None
         self._lock = asyncio.Lock()
 
-    async def get(self, path: str, headers: dict[str, str], *, method: str = "GET") -> aiohttp.ClientResponse:
+    async def get(
+        self, path: str, headers: dict[str, str], *, method: str = "GET", body: Body | None = None
+    ) -> aiohttp.ClientResponse:
         """An answer that is no 401, no 429, no 5xx and no redirect; close it.
+
+        Args:
+            path: at the registry; or the URL of somewhere else, as `onward` gave it, which gets no credentials.
+            headers: of the request.
+            method: of the request.
+            body: of the request. With one there is one attempt only: who takes it may have taken a part of it.
 
         Raises:
             SandboxImageError: there is none.
@@ -82,15 +113,26 @@ class RegistryRequests:
                 self._tokens = await self._make_tokens(self)
         attempt = 0
         while True:
-            response = await self._authorized(f"{self._base}{path}", headers, method)
+            response = await self._asked(path, headers, method, body)
             if response.status != 429 and response.status < 500:
                 return response
             wait = _retry_after(response.headers.get("Retry-After"))
             response.close()
             attempt += 1
-            if attempt >= self._patience.attempts or (wait or 0.0) > self._patience.most_wait_seconds:
+            if body is not None or attempt >= self._patience.attempts or (wait or 0.0) > self._patience.most_wait_seconds:
                 raise self._refused(response.status, wait)
             await asyncio.sleep(self._patience.backoff(attempt - 1) if wait is None else wait)
+
+    def onward(self, response: aiohttp.ClientResponse) -> str:
+        """Where an answer says that it goes on.
+
+        Raises:
+            SandboxImageError: nowhere, or to where nobody is sent.
+        """
+        location = response.headers.get("Location")
+        if location is None:
+            raise image_error("not_a_registry", f"the registry {self._host} does not say where an upload goes")
+        return str(self._located(response.url, location))
 
     async def ask_for_token(
         self, url: str, *, query: dict[str, str] | None, form: dict[str, str] | None, login: str | None
@@ -143,12 +185,22 @@ class RegistryRequests:
         if self._session is not None:
             await self._session.close()
 
-    async def _authorized(self, url: str, headers: dict[str, str], method: str) -> aiohttp.ClientResponse:
+    async def _asked(self, path: str, headers: dict[str, str], method: str, body: Body | None) -> aiohttp.ClientResponse:
+        from yarl import URL
+
+        if path.startswith("/"):
+            return await self._authorized(URL(f"{self._base}{path}"), headers, method, body)
+        target = URL(path, encoded=True)
+        if target.origin() == URL(self._base).origin():
+            return await self._authorized(target, headers, method, body)
+        return await self._redirected(target, headers, method, body)
+
+    async def _authorized(self, url: URL, headers: dict[str, str], method: str, body: Body | None) -> aiohttp.ClientResponse:
         assert self._tokens is not None
         tokens = self._tokens
         for is_last in (False, True):
             header = tokens.header()
-            response = await self._redirected(url, {**headers, **({"Authorization": header} if header else {})}, method)
+            response = await self._redirected(url, {**headers, **({"Authorization": header} if header else {})}, method, body)
             if response.status != 401:
                 return response
             challenges = read_challenges(response.headers.getall("WWW-Authenticate", []))
@@ -159,42 +211,55 @@ class RegistryRequests:
             if not is_met:
                 break
         if tokens.has_credentials:
-            raise image_error("denied", f"the registry {self._host} does not let these credentials have the image")
-        raise image_error(
-            "needs_credentials", f"the registry {self._host} has no such image, or asks for credentials: {login(self._host)}"
-        )
+            wanted = "put an image there" if self._pushes else "have the image"
+            raise image_error("denied", f"the registry {self._host} does not let these credentials {wanted}")
+        why = "takes no images without credentials" if self._pushes else "has no such image, or asks for credentials"
+        raise image_error("needs_credentials", f"the registry {self._host} {why}: {login(self._host)}")
 
-    async def _redirected(self, url: str, headers: dict[str, str], method: str) -> aiohttp.ClientResponse:
-        from yarl import URL
-
-        target = URL(url)
-        origin, is_local = target.origin(), _is_loopback(target.host or "")
+    async def _redirected(self, target: URL, headers: dict[str, str], method: str, body: Body | None) -> aiohttp.ClientResponse:
+        origin = target.origin()
         for _ in range(MOST_REDIRECTS):
-            response = await self._send(target, headers, method)
+            response = await self._send(target, headers, method, body=body)
             location = response.headers.get("Location")
             if response.status not in (301, 302, 303, 307, 308) or location is None:
                 return response
             response.close()
-            try:
-                target = target.join(URL(location, encoded=True))
-                elsewhere = target.origin() != origin
-            except ValueError:
-                raise image_error("not_a_registry", f"the registry {self._host} sends on to {quoted(location)}") from None
-            # To nothing of this machine either, unless the registry is there.
-            if not is_allowed(str(target)) or (_is_loopback(target.host or "") and not is_local):
-                raise image_error("not_a_registry", f"the registry {self._host} sends on to {quoted(target.origin())}")
-            if elsewhere:
+            target = self._located(target, location)
+            if target.origin() != origin:
                 headers = {name: value for name, value in headers.items() if name != "Authorization"}
         raise image_error("not_a_registry", f"the registry {self._host} sends on again and again")
 
+    def _located(self, at: URL, location: str) -> URL:
+        """Where somebody is sent on to from somewhere."""
+        from yarl import URL
+
+        try:
+            target = at.join(URL(location, encoded=True))
+            origin = target.origin()
+        except ValueError:
+            raise image_error("not_a_registry", f"the registry {self._host} sends on to {quoted(location)}") from None
+        # To nothing of this machine either, unless the registry is there.
+        is_local = _is_loopback(urlsplit(self._base).hostname or "")
+        if not is_allowed(str(target)) or (_is_loopback(target.host or "") and not is_local):
+            raise image_error("not_a_registry", f"the registry {self._host} sends on to {quoted(origin)}")
+        return target
+
     async def _send(
-        self, url: URL, headers: dict[str, str], method: str, form: dict[str, str] | None = None
+        self,
+        url: URL,
+        headers: dict[str, str],
+        method: str,
+        form: dict[str, str] | None = None,
+        body: Body | None = None,
     ) -> aiohttp.ClientResponse:
         import aiohttp
 
         session = await self._opened()
-        for is_last in (False, True):
+        # Who was sent a part of a body may have taken it: that is not sent again here.
+        for is_last in (False, True) if body is None else (True,):
             try:
+                if body is not None:
+                    return await self._send_body(session, url, headers, method, body)
                 return await session.request(
                     method,
                     url,
@@ -218,6 +283,25 @@ class RegistryRequests:
                 if is_last:
                     raise image_error("interrupted", f"the registry {self._host} broke off: {_said(error)}") from error
         raise AssertionError("unreachable")
+
+    async def _send_body(
+        self, session: aiohttp.ClientSession, url: URL, headers: dict[str, str], method: str, body: Body
+    ) -> aiohttp.ClientResponse:
+        """Raises TimeoutError where nobody takes what is sent."""
+        import aiohttp
+
+        async with asyncio.timeout(self._patience.connect_seconds + self._patience.stall_seconds) as timer:
+            return await session.request(
+                method,
+                url,
+                headers={**headers, "Content-Length": str(body.size_bytes)},
+                data=_paced(body.pieces(), timer, self._patience.stall_seconds),
+                proxy=proxy_of(str(url)),
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=self._patience.connect_seconds, sock_read=ANSWER_SECONDS
+                ),
+            )
 
     async def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -263,10 +347,20 @@ class RegistryRequests:
         return image_error("registry_failed", f"the registry {self._host} failed with HTTP {status}", retry_delay_seconds=wait)
 
     def _stalled(self) -> SandboxImageError:
-        return image_error("stalled", f"the registry {self._host} has sent nothing for {self._patience.stall_seconds:g} s")
+        done = "sent and taken" if self._pushes else "sent"
+        return image_error("stalled", f"the registry {self._host} has {done} nothing for {self._patience.stall_seconds:g} s")
 
     def _unreachable(self, why: str) -> SandboxImageError:
         return image_error("registry_unreachable", f"the registry {self._host} cannot be reached: {why}")
+
+
+async def _paced(pieces: AsyncIterator[bytes], timer: asyncio.Timeout, stall_seconds: float) -> AsyncIterator[bytes]:
+    """Pieces, each of which has so long to go out; then there is time for an answer."""
+    now = asyncio.get_running_loop().time
+    async for piece in pieces:
+        timer.reschedule(now() + stall_seconds)
+        yield piece
+    timer.reschedule(now() + ANSWER_SECONDS)
 
 
 def _retry_after(text: str | None) -> float | None:

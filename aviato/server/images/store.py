@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from aviato.server.images.image_errors import disk_error, image_error, quoted
+from aviato.server.images.image_exports import ImageExports
 from aviato.server.images.image_index import ImageIndex, Name
 from aviato.server.images.image_pulls import ImagePulls
 from aviato.server.images.image_removal import ImageRemoval
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from aviato.server.images.image_index import ImageRecord
     from aviato.server.images.image_snapshots import NewSnapshot
+    from aviato.server.images.packing import Pack
     from aviato.server.images.stored_image import Progress
     from aviato.server.images.unpacked_layer import Unpack
 
@@ -50,6 +52,10 @@ class ImageStore:
         limits: what one layer may become.
         patience: how long registries are waited for.
         remove: takes a tree of the store away; by default as this process's user.
+        pack: makes a tar of a layer again.
+
+    Attributes:
+        exports: what goes out of it; None without `pack`.
 
     Raises:
         SandboxImageError: the directory cannot be made.
@@ -65,6 +71,7 @@ class ImageStore:
         limits: UnpackLimits | None = None,
         patience: Patience | None = None,
         remove: Callable[[Path], Awaitable[None]] = remove_as_oneself,
+        pack: Pack | None = None,
     ) -> None:
         self._directory = directory = directory.absolute()
         self._most_bytes = most_bytes
@@ -80,6 +87,7 @@ class ImageStore:
         self._trash = ImageTrash(directory, remove)
         self._removal = ImageRemoval(directory, self._index, self._uses, self._leases, self._trash)
         limits, patience = limits or UnpackLimits(), patience or Patience()
+        self.exports = None if pack is None else ImageExports(directory, self._index, self._leases, self.find, pack, patience)
         layers = LayerPulls(directory, self._trash, unpack, limits, patience)
         self._snapshots = ImageSnapshots(self._index, self._uses, self._leases, layers, self._removal)
         self._pulls = ImagePulls(

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from aviato.exceptions import AviatoError, AviatoValidationError
-from aviato.server.operations.reply import OCTETS, Reply, answer, chained, done, ending
+from aviato.exceptions import AviatoValidationError
+from aviato.server.operations.reply import OCTETS, Reply, answer, archived, chained, done, ending
 from aviato.server.operations.table import Operation
 from aviato.server.shared_memory import refused
-from aviato.trees import tar
 from aviato.wire.base import RequestModel
-from aviato.wire.errors import to_wire
 from aviato.wire.files import ARCHIVE, FILE_MODE_HEADER, FILE_VERSION_HEADER, FileList, FilePart, FileStat
 from aviato.wire.sandboxes import Text
 from aviato.wire.shared_memory import BYTES_HEADER, MOST_BYTES
@@ -149,18 +147,7 @@ async def read_tree(call: Call) -> Reply:
     async with AsyncExitStack() as stack:
         reading = call.service.files.read_tree(call.path("sandbox_id"), call.query.path)
         _, pieces = await stack.enter_async_context(reading)
-        first = await anext(pieces, b"")
-        return Reply(content_type=ARCHIVE, pieces=_archive(first, pieces), stack=stack.pop_all())
-
-
-async def _archive(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """An archive as it comes. An error after its beginning has a place in the archive itself."""
-    yield first
-    try:
-        async for piece in rest:
-            yield piece
-    except AviatoError as error:
-        yield tar.failure(to_wire(error).model_dump_json().encode())
+        return await archived(pieces, stack)
 
 
 async def write_tree(call: Call) -> Reply:

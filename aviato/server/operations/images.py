@@ -1,14 +1,16 @@
-"""Images: pull, look, list, remove, prune, pin."""
+"""Images: pull, look, list, remove, prune, pin, export, push."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from aviato.server.operations.reply import Reply, answer
+from aviato.server.operations.reply import Reply, answer, archived
 from aviato.server.operations.table import Operation
 from aviato.wire.base import RequestModel
+from aviato.wire.files import ARCHIVE
 from aviato.wire.images import (
     LONGEST_POLL_SECONDS,
     ImageInfo,
@@ -18,6 +20,8 @@ from aviato.wire.images import (
     PrunedImages,
     PruneImages,
     PullImage,
+    PushImage,
+    PushInfo,
     RemovedImage,
     RemoveImage,
 )
@@ -36,6 +40,13 @@ class InspectQuery(RequestModel):
     """Query of a look at one image."""
 
     reference: ImageReference
+
+
+class ExportQuery(InspectQuery):
+    """Query of an export."""
+
+    form: Literal["layout", "archive"] = "archive"
+    """What the tar has: a layout of OCI, or also what `docker load` looks for."""
 
 
 async def pull(call: Call) -> Reply:
@@ -75,6 +86,20 @@ async def pin(call: Call) -> Reply:
     """Let an image stay, or no longer."""
     request: PinImage = call.body
     return answer(await call.service.images.pin(request.reference, request.pinned, call.caller))
+
+
+async def export(call: Call) -> Reply:
+    """Send an image."""
+    query: ExportQuery = call.query
+    async with AsyncExitStack() as stack:
+        pieces = await stack.enter_async_context(call.service.image_exports.archive(query.reference, query.form, call.caller))
+        return await archived(pieces, stack)
+
+
+async def push(call: Call) -> Reply:
+    """Begin or join a push, and say how far it is once it has ended or the time is over."""
+    query: PullQuery = call.query or PullQuery()
+    return answer(await call.service.image_exports.push(call.body, call.key, query.timeout_seconds, call.caller))
 
 
 OPERATIONS = (
@@ -130,6 +155,25 @@ OPERATIONS = (
         summary="Let an image stay whatever is pruned, or no longer",
         body=PinImage,
         answers={200: ImageInfo},
+        errors=(422,),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/images/export",
+        handler=export,
+        summary="Read an image as an archive that has a layout of OCI",
+        query=ExportQuery,
+        answers={200: ARCHIVE},
+        errors=(422,),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/images/push",
+        handler=push,
+        summary="Push an image into a registry, or join its push; answers when that has ended, or how far it is",
+        query=PullQuery,
+        body=PushImage,
+        answers={200: PushInfo},
         errors=(422,),
     ),
 )

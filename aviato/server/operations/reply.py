@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aviato.exceptions import AviatoError
+from aviato.trees import tar
+from aviato.wire.errors import to_wire
+from aviato.wire.files import ARCHIVE
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from contextlib import AsyncExitStack
@@ -92,3 +97,26 @@ async def chained(first: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterat
         yield b"".join(first)
     async for piece in rest:
         yield piece
+
+
+async def archived(pieces: AsyncIterator[bytes], stack: AsyncExitStack) -> Reply:
+    """An archive as it comes.
+
+    Args:
+        pieces: of it. What they raise at once is the answer's error; what they raise later has a place in the archive itself.
+        stack: what is held meanwhile; it is the answer's from then on.
+
+    Raises:
+        AviatoError: it does not begin.
+    """
+    first = await anext(pieces, b"")
+    return Reply(content_type=ARCHIVE, pieces=_archive(first, pieces), stack=stack.pop_all())
+
+
+async def _archive(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    try:
+        async for piece in rest:
+            yield piece
+    except AviatoError as error:
+        yield tar.failure(to_wire(error).model_dump_json().encode())

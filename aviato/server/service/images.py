@@ -55,7 +55,7 @@ class Images:
         Raises:
             SandboxImageError: this server has no store, this is no reference to pull, or a tenant asks and it is not here.
         """
-        store = self._store()
+        store = self.store()
         if reference == "host" or reference.startswith("dir:"):
             raise SandboxImageError(f"{reference!r} is of this machine: there is nothing to pull", reason="bad_reference")
         pull = None if caller.tenant is not None else self._known(reference)
@@ -80,9 +80,9 @@ class Images:
             AviatoAuthenticationError: a tenant asks.
             SandboxImageError: that is no name, or the image has been removed meanwhile.
         """
-        _check(caller, "names no images")
+        check_operator(caller, "names no images")
         image_id = str(info.image_id)
-        await in_thread(self._store().name, image_id, name)
+        await in_thread(self.store().name, image_id, name)
         return info.model_copy(update={"names": (await self.inspect(image_id)).names})
 
     async def list(self, caller: Caller) -> ImageList:
@@ -91,7 +91,7 @@ class Images:
         Raises:
             SandboxImageError: this server has no store.
         """
-        store = self._store()
+        store = self.store()
         on_their_way = [_under_way(name, progress) for name, progress in store.under_way().items()]
         stored = await in_thread(store.list)
         seen = (one for one in stored if _sees(caller, one))
@@ -103,7 +103,7 @@ class Images:
         Raises:
             SandboxImageError: it is none of them, or this server has no store.
         """
-        store = self._store()
+        store = self.store()
         found = await in_thread(store.find, reference)
         if found is not None and _sees(caller, found):
             return _info(found, reference)
@@ -121,8 +121,8 @@ class Images:
             AviatoAuthenticationError: a tenant asks.
             SandboxImageError: it is not here or in use, or this server has no store.
         """
-        _check(caller, "removes no images")
-        return RemovedImage(names=await self._store().remove(reference, force=force))
+        check_operator(caller, "removes no images")
+        return RemovedImage(names=await self.store().remove(reference, force=force))
 
     async def prune(self, most_bytes: int, unused_seconds: float, caller: Caller) -> PrunedImages:
         """Remove what no sandbox has and nobody has pinned.
@@ -131,8 +131,8 @@ class Images:
             AviatoAuthenticationError: a tenant asks.
             SandboxImageError: this server has no store.
         """
-        _check(caller, "removes no images")
-        freed = await self._store().prune(most_bytes=most_bytes, unused_seconds=unused_seconds)
+        check_operator(caller, "removes no images")
+        freed = await self.store().prune(most_bytes=most_bytes, unused_seconds=unused_seconds)
         return PrunedImages(freed_bytes=freed)
 
     async def pin(self, reference: str, pinned: bool, caller: Caller) -> ImageInfo:
@@ -142,8 +142,8 @@ class Images:
             AviatoAuthenticationError: a tenant asks.
             SandboxImageError: it is not here, or this server has no store.
         """
-        _check(caller, "pins no images")
-        await in_thread(self._store().pin, reference, pinned)
+        check_operator(caller, "pins no images")
+        await in_thread(self.store().pin, reference, pinned)
         return await self.inspect(reference)
 
     async def close(self) -> None:
@@ -153,18 +153,23 @@ class Images:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    @property
-    def is_pulling(self) -> bool:
-        """Whether an image is on its way that somebody has asked for."""
-        return any(not pull.ended.is_set() for pull in self._pulls.values())
+    def store(self) -> ImageStore:
+        """The images.
 
-    def _store(self) -> ImageStore:
+        Raises:
+            SandboxImageError: this server has none.
+        """
         store = self._backend.image_store
         if store is None:
             self._check_able()
             message = f"the backend {self._backend.name!r} of this server keeps no images; it starts directories of the machine"
             raise SandboxImageError(message, reason="no_image_store")
         return store
+
+    @property
+    def is_pulling(self) -> bool:
+        """Whether an image is on its way that somebody has asked for."""
+        return any(not pull.ended.is_set() for pull in self._pulls.values())
 
     def _known(self, reference: str) -> _Pull | None:
         """The pull of a reference that is under way, or has just failed."""
@@ -218,7 +223,7 @@ def not_for_a_key(reference: str) -> SandboxImageError:
     )
 
 
-def _check(caller: Caller, what: str) -> None:
+def check_operator(caller: Caller, what: str) -> None:
     """Refuse what changes the images of all who use the server, or has it call others by credentials of its own user.
 
     Raises:

@@ -17,6 +17,7 @@ from aviato.server.service.egress import Egress
 from aviato.server.service.exec_records import ExecRecords
 from aviato.server.service.execs import Execs
 from aviato.server.service.files import Files
+from aviato.server.service.image_exports import ImageExports
 from aviato.server.service.images import Images
 from aviato.server.service.leases import Leases
 from aviato.server.service.lifecycle import Lifecycle
@@ -85,6 +86,7 @@ class Service:
         self.ports = Ports(backend, self.registry, self.slots, self.long_polls)
         self.snapshots = Snapshots(backend, self.registry, self.slots)
         self.images = Images(backend, self.long_polls, self.check_able)
+        self.image_exports = ImageExports(self.images, self.long_polls)
         self.egress = Egress(backend, folder.egress, settings.egress_allow_cidr)
         self.results = RetainedResults(folder.results, settings.record_retention)
         self.exec_records = ExecRecords(self.store)
@@ -165,7 +167,8 @@ class Service:
     def idle(self) -> bool:
         """Whether there is nothing that a server is needed for, connections aside."""
         held = self.registry.live or self.leases.held or self.lifecycle.leftovers
-        return not held and not self.warm_pools.is_used and not self.images.is_pulling and not self.snapshots.is_taking
+        images = self.images.is_pulling or self.image_exports.is_busy or self.snapshots.is_taking
+        return not held and not images and not self.warm_pools.is_used
 
     async def end_all(self) -> None:
         """End every sandbox with reason `shutdown`."""
@@ -191,6 +194,7 @@ class Service:
             await asyncio.wait({self._opened}, timeout=HAND_OVER_SECONDS)
             self._opened.cancel()
         await self.images.close()
+        await self.image_exports.close()
         await self.snapshots.close()
         await self.one_shots.close()
         await self.warm_pools.close()

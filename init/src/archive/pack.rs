@@ -41,6 +41,8 @@ pub struct Packer {
     surplus: u64,
     /// Of a layer.
     first_names: Option<layer::FirstNames>,
+    /// Of one that lies still: whether files belong to whom they do.
+    stored: Option<bool>,
 }
 
 impl Packer {
@@ -55,12 +57,20 @@ impl Packer {
             file: None,
             surplus: 0,
             first_names: None,
+            stored: None,
         }
     }
 
     /// Of a directory that is a layer in the form of overlayfs, as images have them.
     pub fn of_layer(top: OwnedFd) -> Packer {
         Packer { first_names: Some(layer::FirstNames::default()), ..Packer::new(top) }
+    }
+
+    /// Of one that a store of images keeps. The same files always make the same archive, so it has them in order, times in
+    /// whole seconds, as stores keep them, and holes as zeros: where file systems have some is their own affair. Without
+    /// `owners` all belongs to root.
+    pub fn of_stored_layer(top: OwnedFd, owners: bool) -> Packer {
+        Packer { stored: Some(owners), ..Packer::of_layer(top) }
     }
 
     /// The next bytes; `None` at the end.
@@ -116,7 +126,11 @@ impl Packer {
         };
         self.pending_bytes -= path.len();
         match open_below(&self.top, &path) {
-            Ok(fd) if path.is_empty() || !is_of_the_kernel(&fd) => self.folder = Some((path, Names::new(fd))),
+            Ok(fd) if path.is_empty() || !is_of_the_kernel(&fd) => {
+                let names = if self.stored.is_some() { Names::sorted(fd) } else { Ok(Names::new(fd)) };
+                let names = names.map_err(Trouble::os(&path))?;
+                self.folder = Some((path, names));
+            }
             Ok(_) => {}
             Err(error) if was_swapped(&error) => {}
             Err(error) => return Err(Trouble::Os { member: path, error }),
@@ -200,7 +214,8 @@ impl Packer {
             Some(target) => Member { kind: Kind::HardLink, target, ..member },
             None => member,
         };
-        out.extend(layer::announced(member, found)?);
+        let owner = if self.stored == Some(false) { (0, 0) } else { (found.uid, found.gid) };
+        out.extend(layer::announced(member, found, owner, self.stored.is_some())?);
         Ok(())
     }
 
@@ -222,14 +237,16 @@ impl Packer {
                 return self.announce(member, &found, out);
             }
             member.attributes = layer::attributes(&fd, &below)?;
-            member.pieces = layer::pieces(&fd, &found, on_disk, &below)?;
+            if self.stored.is_none() {
+                member.pieces = layer::pieces(&fd, &found, on_disk, &below)?;
+            }
         } else {
             on_disk /= u64::from(found.links.max(1));
         }
         let mut pieces = member.pieces.clone().unwrap_or_else(|| vec![(0, found.size)]);
         let size: u64 = pieces.iter().map(|(_, length)| length).sum();
         self.surplus += size.saturating_sub(on_disk);
-        if self.surplus > MOST_SURPLUS_BYTES {
+        if self.surplus > MOST_SURPLUS_BYTES && self.stored.is_none() {
             let most = MOST_SURPLUS_BYTES >> 30;
             let message =
                 format!("is one file too many: holes and hard links would make the copy over {most} GiB longer");

@@ -138,30 +138,36 @@ impl Archives {
 
 /// Whatever was unpacked is packed, and that is what was packed.
 fn unpack_again(inside: &Path) {
-    let packed = packed(&inside.join("layer"));
-    fs::create_dir(inside.join("again")).unwrap();
-    let mut layer = Layer::new(Settings {
-        into: opened(&inside.join("again")),
-        below: Vec::new(),
-        owners: sys::effective_user() == 0,
-        limits: Limits { bytes: u64::MAX, files: u64::MAX },
-    })
-    .unwrap();
-    layer.feed(&packed).unwrap();
-    assert_eq!(layer.finish().unwrap().implied, 0);
+    let packed = packed(Packer::of_layer(opened(&inside.join("layer"))));
+    unpack_whole(&packed, &inside.join("again"));
     let forms = |stream| members_by(Reader::of_layers(), stream, || usize::MAX).0.into_iter().map(|(member, _)| member);
     let by_name = |stream| forms(stream).map(|member| (member.name.clone(), member)).collect::<BTreeMap<_, _>>();
-    let (first, second) = (by_name(&packed), by_name(&self::packed(&inside.join("again"))));
+    let (first, second) = (by_name(&packed), by_name(&self::packed(Packer::of_layer(opened(&inside.join("again"))))));
     for (name, member) in &first {
         // Which of several names comes first is not said.
         let alike = |one: &Member| (one.mode, one.uid, one.gid, one.mtime);
         assert_eq!(second.get(name).map(alike), Some(alike(member)), "{}", String::from_utf8_lossy(name));
     }
     assert_eq!(first.len(), second.len());
+    let stored = |name: &str| self::packed(Packer::of_stored_layer(opened(&inside.join(name)), true));
+    unpack_whole(&stored("again"), &inside.join("stored"));
+    assert_eq!(stored("again"), stored("stored"), "the same files make another archive");
 }
 
-fn packed(top: &Path) -> Vec<u8> {
-    let mut packer = Packer::of_layer(opened(top));
+fn unpack_whole(archive: &[u8], into: &Path) {
+    fs::create_dir(into).unwrap();
+    let mut layer = Layer::new(Settings {
+        into: opened(into),
+        below: Vec::new(),
+        owners: sys::effective_user() == 0,
+        limits: Limits { bytes: u64::MAX, files: u64::MAX },
+    })
+    .unwrap();
+    layer.feed(archive).unwrap();
+    assert_eq!(layer.finish().unwrap().implied, 0);
+}
+
+fn packed(mut packer: Packer) -> Vec<u8> {
     let mut stream = Vec::new();
     while let Some(piece) = packer.next_piece().unwrap() {
         stream.extend(piece);

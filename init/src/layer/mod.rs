@@ -10,12 +10,15 @@ pub mod pack;
 mod places;
 mod unpack;
 
+use std::fs::File;
+use std::io::Write;
 use std::os::unix::io::OwnedFd;
 
+use crate::archive::pack::Packer;
 use crate::archive::{shown, Trouble};
 use crate::json::{object, Value};
 use crate::sys;
-use crate::zygote::take_subordinate_ids;
+use crate::zygote::{become_root_of_own_id, take_subordinate_ids};
 
 pub use unpack::Layer;
 
@@ -68,6 +71,25 @@ pub fn run(stream: &OwnedFd, settings: Settings, control: Option<&OwnedFd>) -> R
     }
 }
 
+/// Writes the tar of a layer's directory to a stream.
+///
+/// Whoever may not read each of its files makes a user namespace first, in which he may: with `control` one that has subordinate
+/// ids, else one of his own id alone.
+pub fn pack(stream: OwnedFd, top: OwnedFd, owners: bool, control: Option<&OwnedFd>) -> Result<(), Trouble> {
+    match control {
+        Some(control) => take_subordinate_ids(control).map_err(Trouble::os(b""))?,
+        // Where there are no user namespaces, files that their owner may not read are refused by name.
+        None if sys::effective_user() != 0 => drop(become_root_of_own_id()),
+        None => {}
+    }
+    sys::widen_pipe(&stream, PIECE_BYTES);
+    let (mut packer, mut stream) = (Packer::of_stored_layer(top, owners), File::from(stream));
+    while let Some(piece) = packer.next_piece()? {
+        stream.write_all(&piece).map_err(Trouble::os(b""))?;
+    }
+    Ok(())
+}
+
 /// What is said at the end.
 pub fn answer(unpacked: &Result<Unpacked, Trouble>) -> Value {
     match unpacked {
@@ -77,28 +99,31 @@ pub fn answer(unpacked: &Result<Unpacked, Trouble>) -> Value {
             ("implied", unpacked.implied.into()),
             ("left_out", unpacked.left_out.into()),
         ]),
-        Err(trouble) => {
-            let (member, reason, said) = match trouble {
-                Trouble::Tree { member, reason, message } => (member, *reason, format!(" {message}")),
-                Trouble::Os { member, error } => {
-                    let number = sys::number_of(error);
-                    let said = if number == 0 { error.to_string() } else { sys::describe(number) };
-                    (member, reason_of(number), format!(": {said}"))
-                }
-            };
-            let subject = if member.is_empty() { "the archive".to_owned() } else { shown(member) };
-            let member = &member[..member.len().min(LONGEST_SHOWN_BYTES)];
-            let message = format!("{subject}{said}");
-            let error = [("reason", reason.into()), ("member", member.into()), ("message", message.as_str().into())];
-            object([("error", object(error))])
-        }
+        Err(trouble) => error(trouble, "unpack_failed"),
     }
 }
 
-fn reason_of(number: i32) -> &'static str {
+/// What is said of what went wrong; `otherwise` is the reason where the kernel's says nothing more.
+pub fn error(trouble: &Trouble, otherwise: &'static str) -> Value {
+    let (member, reason, said) = match trouble {
+        Trouble::Tree { member, reason, message } => (member, *reason, format!(" {message}")),
+        Trouble::Os { member, error } => {
+            let number = sys::number_of(error);
+            let said = if number == 0 { error.to_string() } else { sys::describe(number) };
+            (member, reason_of(number).unwrap_or(otherwise), format!(": {said}"))
+        }
+    };
+    let subject = if member.is_empty() { "the archive".to_owned() } else { shown(member) };
+    let member = &member[..member.len().min(LONGEST_SHOWN_BYTES)];
+    let message = format!("{subject}{said}");
+    let error = [("reason", reason.into()), ("member", member.into()), ("message", message.as_str().into())];
+    object([("error", object(error))])
+}
+
+fn reason_of(number: i32) -> Option<&'static str> {
     match number {
-        sys::ENOSPC | sys::EDQUOT => "disk_full",
-        sys::EFBIG => "too_large",
-        _ => "unpack_failed",
+        sys::ENOSPC | sys::EDQUOT => Some("disk_full"),
+        sys::EFBIG => Some("too_large"),
+        _ => None,
     }
 }

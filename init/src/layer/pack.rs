@@ -61,17 +61,22 @@ fn check_length(path: &[u8]) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// The blocks that announce a member as it was found.
-pub fn announced(member: Member, found: &Stat) -> Result<Vec<u8>, Trouble> {
+/// The blocks that announce a member as it was found, but for whose it is; `whole_seconds` is how exact its time is.
+pub fn announced(
+    member: Member,
+    found: &Stat,
+    (uid, gid): (u32, u32),
+    whole_seconds: bool,
+) -> Result<Vec<u8>, Trouble> {
     const SECOND: i128 = 1_000_000_000;
     let member = Member {
         mode: found.permissions(),
-        uid: found.uid,
-        gid: found.gid,
+        uid,
+        gid,
         mtime: found.modified_nanoseconds.div_euclid(SECOND) as i64,
         ..member
     };
-    let nanoseconds = found.modified_nanoseconds.rem_euclid(SECOND) as u32;
+    let nanoseconds = if whole_seconds { 0 } else { found.modified_nanoseconds.rem_euclid(SECOND) as u32 };
     tar::layer_header(&member, nanoseconds).ok_or_else(|| {
         let message = "has more extended attributes than a layer can have of one file".to_owned();
         too_large(&member.name, message)

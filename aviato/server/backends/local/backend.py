@@ -43,6 +43,7 @@ from aviato.server.backends.local.uids import UidPool, available
 from aviato.server.backends.local.zygote import Zygote
 from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.packages import Packages
+from aviato.server.images.packing import Packing
 from aviato.server.images.resolve import LocalImages
 from aviato.server.images.store import ImageStore
 from aviato.server.images.unpacking import Unpacking
@@ -296,9 +297,11 @@ class LocalBackend(Backend):
     def _open_store(self) -> ImageStore:
         """The images of all servers of this user: layers have the owners that its sandboxes can have."""
         self._images_directory.mkdir(mode=0o700, exist_ok=True)
+        owners, map_ids = self.ids_each > 1, self._map_ids if self._directories.ranges else None
         return ImageStore(
             self._images_directory / f"ids-{self.ids_each}",
-            Unpacking(binary.found, owners=self.ids_each > 1, map_ids=self._map_ids if self._directories.ranges else None),
+            Unpacking(binary.found, owners=owners, map_ids=map_ids),
+            pack=Packing(binary.found, owners=owners, map_ids=map_ids),
             mirrors=self._registry_mirrors,
             most_bytes=self._image_cache_bytes,
             remove=self._remove_tree,
