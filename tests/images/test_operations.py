@@ -217,6 +217,8 @@ def test_tenants_look_and_change_nothing(layout: str, server: Any, monkeypatch: 
                 client.remove_image(layout),
                 client.prune_images(),
                 client.pin_image(layout),
+                client.push_image(layout, "127.0.0.1:1/none:1"),
+                client.export_image(layout, directory / "exported.tar"),
             ):
                 with pytest.raises(AviatoAuthenticationError, match="operator"):
                     await call

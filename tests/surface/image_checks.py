@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import aviato
 from tests.images.whole_images import ARCHITECTURE, make_layout, tar_of
 from tests.surface.harness import Place, acheck, check
@@ -52,5 +54,12 @@ async def calls(place: Place) -> None:
         assert (await client.pin_image(image, pinned=True)).pinned and not (await client.pin_image(image, pinned=False)).pinned
         assert image in [one.reference for one in await client.images()]
         assert (await client.inspect_image(image)).image_id == found.image_id
+        await client.export_image(image, place.path / "exported.tar")
+        assert (place.path / "exported.tar").stat().st_size > 0
+        for destination in (None, "127.0.0.1:1/none:1"):
+            with pytest.raises(aviato.SandboxImageError):
+                await client.push_image(image, destination)
+        with pytest.raises(aviato.SandboxImageError):
+            await client.push_image(image, destination="127.0.0.1:1/none:1")
         assert await client.prune_images(most_bytes=0, unused_seconds=3600) == 0
         assert await client.remove_image(image, force=False) == [image]

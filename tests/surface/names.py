@@ -16,7 +16,7 @@ _SANDBOX_PARAMETERS = (
 _EXEC_PARAMETERS = ("cwd", "env", "user", "stdin", "check", "timeout_seconds", "max_output_bytes", "detach")
 IMAGE_CALLS = (
     *("pull_image", "pull_image(refresh=)", "pull_image(on_progress=)", "prefetch", "images", "inspect_image", "remove_image"),
-    "pull_image(name=)",
+    *("pull_image(name=)", "export_image", "push_image", "push_image(destination=)"),
     *("remove_image(force=)", "prune_images", "prune_images(most_bytes=)", "prune_images(unused_seconds=)", "pin_image"),
     *("pin_image(pinned=)", "prefetch(refresh=)", "prefetch(on_progress=)"),
 )

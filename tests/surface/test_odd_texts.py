@@ -145,13 +145,15 @@ CALLS: dict[str, Call] = {
         f"AsyncClient.{name}": lambda _, text, name=name: _by_client(
             lambda client: getattr(client, name)(f"oci:/nowhere/{text}")
         )
-        for name in ("pull_image", "inspect_image", "remove_image", "pin_image")
+        for name in ("pull_image", "inspect_image", "remove_image", "pin_image", "push_image")
     },
     "AsyncClient.prefetch": lambda _, text: _by_client(lambda client: client.prefetch([text])),
     "Session.prefetch": lambda _, text: _prefetched(text),
     "AsyncClient.from_id": lambda _, text: _by_client(lambda client: client.from_id(text)),
     "AsyncClient.list(tags=)": lambda _, text: _by_client(lambda client: client.list(tags=[text])),
     "AsyncClient.pull_image(name=)": lambda _, text: _by_client(lambda client: client.pull_image("oci:/x", name=text)),
+    "AsyncClient.export_image": lambda _, text: _by_client(lambda client: client.export_image(text, f"/tmp/{text}.tar")),
+    "AsyncClient.push_image(destination=)": lambda _, text: _by_client(lambda client: client.push_image("none:1", text)),
     "AsyncClient.list(status=)": lambda _, text: _by_client(lambda client: client.list(status=[text])),
     "AsyncClient.delete_snapshot": lambda _, text: _by_client(lambda client: client.delete_snapshot(text)),
     "Image(base=)": lambda _, text: aviato.Image(text).build().result(60),
