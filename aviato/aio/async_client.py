@@ -211,7 +211,7 @@ class AsyncClient:
         from aviato.core import image_exports
 
         checked, client = image_reference(reference), self._client(self._connection)
-        await image_exports.export(client, checked, os.fspath(path))
+        await image_exports.export(client, checked, os.fsdecode(path))
 
     async def push_image(self, reference: str, destination: str | None = None) -> str:
         """Have the server put an image into a registry, by the credentials that it pulls with, and wait until it is there.

@@ -26,6 +26,7 @@ from aviato.system.threads import in_thread
 from aviato.trees.errors import TreeError
 from aviato.values.text import line
 from aviato.wire.ids import new_sandbox_id, new_snapshot_id
+from aviato.wire.images import BUILT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 FORM = 2
 """Of what steps are cached by; another one makes all anew."""
-NAME = "aviato.build"
-"""In the place of a registry."""
 SHOWN_CHARACTERS = 2000
 _INTERPRETER = re.compile(r"python:3\.\d+", re.ASCII)
 """One of the machine's, where there is no image of that name."""
@@ -117,7 +116,7 @@ class _Builder:
             for part in parts:
                 inputs = [(type(step).__name__, await self._inputs(step)) for step in part]
                 key = hashlib.sha256(json.dumps([FORM, key, inputs]).encode()).hexdigest()
-                names.append(f"{NAME}/{key[:40]}:latest")
+                names.append(f"{BUILT}/{key[:40]}:latest")
             self._plans[source] = _Plan(source.base, parts, names, key)
         return self._plans[source]
 

@@ -92,6 +92,8 @@ async def _batches(client: Client, reference: str, form: Form) -> AsyncGenerator
 
 
 def _check(path: str, form: Form) -> None:
+    if "\0" in path:
+        raise AviatoValidationError(f"{path!r} is no path: it has a zero byte in it", field_violations={"path": "a zero byte"})
     if path.endswith(_COMPRESSED):
         why = f"{path!r}: what is written is a directory or, where the name ends with {ARCHIVE}, a file that is not compressed"
         raise AviatoValidationError(why, field_violations={"path": "compressed"})

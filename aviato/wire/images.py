@@ -11,6 +11,8 @@ from aviato.wire.base import RequestModel, ResponseModel
 
 ImageReference = Annotated[str, StringConstraints(min_length=1, max_length=bounds.IMAGE_CHARACTERS, pattern=r"^[^\x00]*$")]
 LONGEST_POLL_SECONDS = 30.0
+BUILT = "aviato.build"
+"""In the names of steps of builds, in the place of a registry: they are names nowhere else."""
 
 
 class ImageInfo(ResponseModel):

@@ -252,4 +252,6 @@ def test_names():
     for reference in ("debian:12", "sha256:" + "a" * 64, "a" * 12, "oci:/x:v1"):
         assert name_out_of(reference, names) == ("12", "docker.io/library/debian:12")
     assert name_out_of("sn-" + "a" * 26, names[1:]) == ("latest", None)
+    built = "aviato.build/" + "a" * 40
+    assert name_out_of(built, (f"{built}:latest",)) == ("latest", None)
     assert name_out_of("x@sha256:" + "a" * 64, ("docker.io/library/x@sha256:" + "a" * 64,)) == ("latest", None)

@@ -306,7 +306,7 @@ async def test_another_image_behind_the_tag(store, registry):
 
 
 @pytest.mark.parametrize(
-    "text", ["oci:/x", "docker-archive:/x:y", "x@sha256:" + "a" * 64, "a" * 12, "sn-" + "a" * 26, "a//b", ""]
+    "text", ["oci:/x", "docker-archive:/x:y", "x@sha256:" + "a" * 64, "a" * 12, "sn-" + "a" * 26, "a//b", "", "aviato.build/x"]
 )
 async def test_no_place_in_a_registry(store, text):
     with pytest.raises(SandboxImageError) as caught:

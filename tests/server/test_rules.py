@@ -261,6 +261,8 @@ async def test_a_backend_that_keeps_no_images_says_so(server):
         ("POST", "/v1/images/remove", {"reference": "debian:12"}),
         ("POST", "/v1/images/prune", {}),
         ("POST", "/v1/images/pin", {"reference": "debian:12"}),
+        ("GET", "/v1/images/export?reference=debian:12", None),
+        ("POST", "/v1/images/push", {"reference": "debian:12"}),
     ):
         error = (await server.call(method, path, body=body, expect=422))["error"]
         assert (error["code"], error["reason"]) == ("IMAGE", "no_image_store") and "keeps no images" in error["message"]

@@ -14,6 +14,7 @@ from aviato.server.images.packed_image import PackedImage
 from aviato.system.threads import in_thread
 from aviato.trees import tar
 from aviato.wire.ids import SNAPSHOT_ID
+from aviato.wire.images import BUILT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -135,7 +136,7 @@ def parse_destination(text: str) -> OciReference:
     wanted = None
     if id_prefix(text) is None and SNAPSHOT_ID.fullmatch(text) is None:
         wanted = parse_oci_reference(text)
-    if wanted is None or wanted.kind != "registry" or wanted.digest is not None:
+    if wanted is None or wanted.kind != "registry" or wanted.digest is not None or wanted.registry == BUILT:
         raise image_error("bad_reference", f"{quoted(text)} is no place in a registry: write HOST/NAME:TAG")
     return wanted
 
@@ -152,7 +153,8 @@ def name_out_of(reference: str, names: Sequence[str]) -> tuple[str, str | None]:
             wanted = parse_destination(one)
         except SandboxImageError:
             continue
-        if wanted.name in names and not SNAPSHOT_ID.fullmatch(wanted.repository.rpartition("/")[2]):
+        is_own = wanted.registry == BUILT or SNAPSHOT_ID.fullmatch(wanted.repository.rpartition("/")[2]) is not None
+        if wanted.name in names and not is_own:
             return str(wanted.tag), wanted.name
     return _TAG, None
 
