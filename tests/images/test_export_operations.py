@@ -134,6 +134,7 @@ def test_what_cannot_be_written(layout: str, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a.tar"]
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_leaves_nothing_half(layout: str, tmp_path: Path) -> None:
     """Neither here nor with the server, whose next one goes on."""
     directory = make_state_dir()

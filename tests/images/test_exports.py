@@ -102,6 +102,8 @@ def needs(*programs):
 def unpacked_by_umoci(layout, tag, bundle):
     run("umoci", "unpack", *([] if IS_ROOT else ["--rootless"]), "--image", f"{layout}:{tag}", bundle)
     found = seen(bundle / "rootfs")
+    if not IS_ROOT:  # It writes down there whose files would be.
+        found = {name: one._replace(attributes={}) for name, one in found.items()}
     # What no layer says of a directory is of the moment.
     return {name: one._replace(mtime=0) if one.kind == "directory" else one for name, one in found.items()}
 

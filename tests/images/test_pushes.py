@@ -284,6 +284,7 @@ async def hang(request):
         await asyncio.sleep(4)
 
 
+@pytest.mark.long
 async def test_who_takes_nothing_is_given_up(store, registry, tmp_path):
     image = Image(tar_of({"large": hash_stream(24_000_000)}))  # More than lies between two sockets.
     await store.pull(f"oci:{write_layout(tmp_path / 'large', {None: image})}")
