@@ -21,7 +21,7 @@ SEEN = r"""
 exec 2>&1
 find / -xdev \( -path /proc -o -path /sys -o -path /usr \) -prune -o -printf '%p %y %m %U:%G %s %l\n' | sort
 env | sort; ulimit -a; id; umask; pwd; wc -l </proc/self/cgroup
-cut -d' ' -f4- /proc/self/mountinfo | sed 's,self/fd/[0-9]*,self/fd/N,; s,[ug]id=[0-9]*,id=N,g'
+cut -d' ' -f4- /proc/self/mountinfo | sed 's,self/fd/[0-9]*,self/fd/N,; s,[ug]id=[0-9]*,id=N,g' | sort -u
 grep -Ev '^(Tgid|Ngid|Pid|PPid|NS|Vm|Rss|.*ctxt)' /proc/self/status
 set -- /proc/[0-9]*; echo $#; ls -l /proc/self/fd | wc -l; cat /proc/net/dev /proc/net/tcp /proc/net/unix | cut -d: -f1
 ls -lA /dev /dev/shm | tr -s ' ' | cut -d' ' -f1,3-5,9-; cat /proc/sysvipc/shm /etc/hosts /etc/hostname

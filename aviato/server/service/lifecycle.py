@@ -217,7 +217,7 @@ class Lifecycle:
     async def _start(self, sandbox: LiveSandbox) -> None:
         image = sandbox.image
         assert image is not None
-        if sandbox.state is State.QUEUED:
+        if sandbox.restart is None:
             if not image.is_here:
                 await self._fetch_image(sandbox, image)
             await sandbox.place
