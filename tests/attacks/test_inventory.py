@@ -101,3 +101,11 @@ def test_every_attack_has_its_control():
     assert len(ATTACKS) > 150
     assert all(attack.walls and set(attack.walls) <= set(DEFENCES) for attack in ATTACKS.values())
     assert {attack.area for attack in ATTACKS.values()} == {path.stem for path in registry.PAIRS.glob("[a-z]*.py")}
+
+
+def test_every_defence_can_be_taken_away():
+    """What a patch replaces stands there, so that its attack is not red for another reason."""
+    for defence in DEFENCES.values():
+        for patch in defence.patches:
+            path = ROOT / patch.path if patch.path.startswith("init/") else ROOT / "aviato" / patch.path
+            assert path.read_text().count(patch.old) == 1, f"{patch.path}: {patch.old}"
