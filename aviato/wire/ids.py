@@ -21,9 +21,9 @@ SANDBOX_ID_PATTERN = r"[0-9a-hjkmnp-tv-y][0-9a-hjkmnp-tv-z]{25}"
 SANDBOX_ID = re.compile(f"sb-{ID_PATTERN}")
 EXEC_ID = re.compile(f"ex-{ID_PATTERN}")
 LEASE_ID = re.compile(f"ls-{ID_PATTERN}")
+POOL_ID = re.compile(f"pl-{ID_PATTERN}")
 RESET_ID = re.compile(f"rs-{ID_PATTERN}")
 SNAPSHOT_ID = re.compile(f"sn-{ID_PATTERN}")
-RESET_ID = re.compile(f"rs-{ID_PATTERN}")
 
 
 def new_sandbox_id() -> str:

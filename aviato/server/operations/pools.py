@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aviato.exceptions import AviatoValidationError
 from aviato.server.operations.reply import Reply, answer
 from aviato.server.operations.table import Operation
+from aviato.wire.ids import POOL_ID
 from aviato.wire.pools import MakePool, PoolInfo
 
 if TYPE_CHECKING:
@@ -14,16 +16,28 @@ if TYPE_CHECKING:
 
 async def make(call: Call) -> Reply:
     """Have one, or for longer."""
-    service, request = call.service, call.body
+    service, request, pool_id = call.service, call.body, _id(call)
     service.check_able()
     sandbox = await service.sandboxes.check_pool(request.sandbox, call.caller)
-    return answer(service.warm_pools.make(call.path("pool_id"), request.model_copy(update={"sandbox": sandbox}), call.caller))
+    return answer(service.warm_pools.make(pool_id, request.model_copy(update={"sandbox": sandbox}), call.caller))
 
 
 async def remove(call: Call) -> Reply:
     """Take one away."""
-    call.service.warm_pools.remove(call.path("pool_id"), call.caller)
+    call.service.warm_pools.remove(_id(call), call.caller)
     return Reply(status=204)
+
+
+def _id(call: Call) -> str:
+    """The id in the path.
+
+    Raises:
+        AviatoValidationError: it is none.
+    """
+    pool_id = call.path("pool_id")
+    if POOL_ID.fullmatch(pool_id) is None:
+        raise AviatoValidationError(f"{pool_id!r} is not the id of a pool", field_violations={"pool_id": "no id of a pool"})
+    return pool_id
 
 
 OPERATIONS = (
