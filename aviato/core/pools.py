@@ -52,6 +52,7 @@ class PoolKeeper:
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_SECONDS):
                     await self._closed.wait()
+        # A request that was under way may have come behind the removal of who has closed it.
         with suppress(AviatoError):
             await client.remove_pool(self._pool_id)
 

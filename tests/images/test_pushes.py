@@ -24,7 +24,7 @@ from tests.images.layouts import Image, digest_of, tar_of, write_layout
 from tests.images.real_registry import real_registry
 from tests.images.test_registry import hash_stream
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nobody")]
 QUICK = Patience(connect_seconds=2, stall_seconds=0.4, attempts=3, backoff_seconds=0.01, most_wait_seconds=2)
 UPLOADS = "/v2/some/image/blobs/uploads/"
 PLACE = f"{UPLOADS}a-place"
@@ -33,17 +33,6 @@ PLACE = f"{UPLOADS}a-place"
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def nobody(monkeypatch, tmp_path):
-    """No credentials and no proxies of whoever runs the tests."""
-    (tmp_path / "home").mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    names = ("REGISTRY_AUTH_FILE", "DOCKER_CONFIG", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "SSL_CERT_FILE")
-    for name in (*names, *(f"{scheme}_proxy" for scheme in ("http", "https", "all", "no"))):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
 
 
 def log_in(host, password="secret"):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from aviato.server.backends.base import Backend
     from aviato.server.callers import Caller
+    from aviato.server.images.resolved import ResolvedImage
     from aviato.server.images.store import ImageStore
     from aviato.server.images.stored_image import Progress, StoredImage
     from aviato.server.service.long_polls import LongPolls
@@ -213,6 +214,17 @@ class _Pull:
         said = {"status": "failed", "message": message, "reason": reason, "retryable": retryable}
         self.info = self.info.model_copy(update=said)
         self.forgotten_at = time.monotonic() + REMEMBERED_SECONDS
+
+
+def check_image(image: ResolvedImage, caller: Caller, reference: str) -> None:
+    """See whether a caller may have a sandbox of an image: a key has its own snapshots, and what is here.
+
+    Raises:
+        SandboxImageError: it may not.
+    """
+    # What is not here would come by credentials of the server's user, from whatever host its name says.
+    if (image.is_snapshot and not caller.sees(image.owner)) or (not image.is_here and caller.tenant is not None):
+        raise not_for_a_key(reference)
 
 
 def not_for_a_key(reference: str) -> SandboxImageError:

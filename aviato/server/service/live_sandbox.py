@@ -209,7 +209,7 @@ class LiveSandbox:
         self.record = self.record.but(
             place_id=place_id, begun=False, started_at=None, image=image.reference, image_note=image.note
         )
-        self.image, self.secrets, self.link, self.output, self.ready = image, secrets, None, None, Flag()
+        self.image, self.secrets, self.link, self.ready = image, secrets, None, Flag()
         left = Flag()
         for state in self.execs.values():
             state.left = state.left or left

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
-from aviato.server.service.images import not_for_a_key
+from aviato.server.service.images import check_image
 from aviato.server.service.registry import running
 from aviato.wire.ids import RESET_ID, derived_place_id
 
@@ -71,8 +71,6 @@ class Resets:
             raise AviatoValidationError(message, field_violations={"sandbox_id": "has a main command"})
         image = self._image(sandbox, request.to, caller)
         if not image.is_here:
-            if caller.tenant is not None:
-                raise not_for_a_key(image.reference)
             image = await self._backend.fetch_image(image)
         secrets = await self._secrets.find(sandbox.request.secrets, request.secret_values)
         await running(sandbox)
@@ -82,10 +80,11 @@ class Resets:
 
     def _image(self, sandbox: LiveSandbox, to: str | None, caller: Caller) -> ResolvedImage:
         if to is None:
-            return self._backend.resolve_image(sandbox.request.image, fallback=sandbox.request.image_fallback)
+            own = self._backend.resolve_image(sandbox.request.image, fallback=sandbox.request.image_fallback)
+            check_image(own, caller, own.reference)
+            return own
         image = self._backend.resolve_image(to)
-        if image.is_snapshot and not caller.sees(image.owner):
-            raise not_for_a_key(to)
+        check_image(image, caller, to)
         if not image.is_snapshot:
             raise AviatoValidationError(f"to: {to!r} is no snapshot", field_violations={"to": "no snapshot"})
         return image

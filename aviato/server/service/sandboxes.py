@@ -18,7 +18,7 @@ from aviato.exceptions import (
 )
 from aviato.server.admission import RETRY_DELAY_SECONDS
 from aviato.server.callers import OPERATOR
-from aviato.server.service.images import not_for_a_key
+from aviato.server.service.images import check_image
 from aviato.server.service.limits import check_limits
 from aviato.server.service.live_sandbox import LiveSandbox, info_of
 from aviato.server.states import State
@@ -237,11 +237,7 @@ class Sandboxes:
         """
         self._check(request)
         image = self._backend.resolve_image(request.image, fallback=request.image_fallback)
-        if image.is_snapshot and not caller.sees(image.owner):
-            raise not_for_a_key(image.reference)
-        if not image.is_here and caller.tenant is not None:
-            # It would come by credentials of the server's user, from whatever host its name says.
-            raise not_for_a_key(image.reference)
+        check_image(image, caller, image.reference)
         return image
 
     async def check_pool(self, request: CreateSandbox, caller: Caller) -> CreateSandbox:

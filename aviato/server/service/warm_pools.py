@@ -26,7 +26,7 @@ from aviato.wire.sandboxes import CreateSandbox
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
-    from aviato.server.backends.base import Backend, ResolvedImage, SandboxSpec
+    from aviato.server.backends.base import Backend, SandboxSpec
     from aviato.server.callers import Caller
     from aviato.server.link.link import Process1Link
     from aviato.server.service.live_sandbox import LiveSandbox
@@ -63,7 +63,6 @@ class _Pool:
         size: how many it may keep.
         wanted: how many it keeps now.
         request: of its sandboxes.
-        image: that they are made of, once it is known.
         ready: what can be handed out, the oldest first.
         making: how many are on their way.
         message: why there are none, if that is so.
@@ -75,7 +74,6 @@ class _Pool:
     size: int
     wanted: int
     request: CreateSandbox
-    image: ResolvedImage | None = None
     ready: deque[Warm] = field(default_factory=deque)
     making: int = 0
     message: str | None = None
@@ -261,8 +259,8 @@ class WarmPools:
         return has_room and len(pool.ready) + pool.making < pool.wanted
 
     async def _made(self, pool: _Pool) -> Warm:
-        image = self._backend.resolve_image(pool.request.image, fallback=pool.request.image_fallback)
-        image = await self._backend.fetch_image(image)
+        resolved = self._backend.resolve_image(pool.request.image, fallback=pool.request.image_fallback)
+        image = await self._backend.fetch_image(resolved)
         place_id = new_place_id()
         spec = spec_of(pool.request, image, place_id, max_lifetime_seconds=None, orphan_timeout_seconds=ORPHAN_SECONDS)
         if pool.kind != (kind := _kind(spec)):
