@@ -226,7 +226,8 @@ class SandboxFileError(SandboxError):
         filepath: the path as given.
         reason: `no_such_file`, `is_a_directory`, `not_a_directory`, `not_a_regular_file`, `permission_denied`, `file_exists`,
             `directory_not_empty`, `too_large`, `disk_full`, `host_disk_full` (the machine's: infrastructure), `read_only`,
-            `timeout`, `changed` (while it was read, and the connection was cut), `hostile_archive` or `file`.
+            `timeout`, `changed` (while it was read, and the connection was cut), `hostile_archive`, `owner` (the sandbox
+            cannot have that user; of builds alone) or `file`.
     """
 
     code = "FILE"

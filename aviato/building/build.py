@@ -17,6 +17,7 @@ from aviato.aio.async_sandbox import AsyncSandbox
 from aviato.building import placing
 from aviato.building.copy_files import CopyFiles
 from aviato.building.dockerfile_stage import PATH, Commands, DockerfileStage
+from aviato.building.fetching import fetched
 from aviato.building.steps import Copy, Run, Setting
 from aviato.core.images import have
 from aviato.core.lifecycle import SandboxHandle
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     Part = list[Step]
 
-FORM = 2
+FORM = 3
 """Of what steps are cached by; another one makes all anew."""
 SHOWN_CHARACTERS = 2000
 _INTERPRETER = re.compile(r"python:3\.\d+", re.ASCII)
@@ -193,7 +194,7 @@ class _Builder:
         try:
             try:
                 with _failing(step):
-                    found = [*await placing.fetched(origin, step.sources, folder), *step.written()]
+                    found = [*await fetched(origin, step.sources, folder), *step.written()]
             finally:
                 await origin.stop(0, missing_ok=True)
             yield found

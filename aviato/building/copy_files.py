@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aviato.building.steps import Source
 
 PIECE_BYTES = 1 << 20
+LARGEST_ID = 65534
 _GIVEN_MODE = 0o644
 
 
@@ -38,7 +39,7 @@ class CopyFiles:
         rules: of its files that are left out.
         source: the image that they come from in place of the directory.
         texts: names and contents that are copied beside them.
-        owner: `USER[:GROUP]`; None is root.
+        owner: `USER[:GROUP]` of all; None: what comes of an image or an archive keeps its own, and else it is root.
         mode: of all files and directories; None: that each has.
         unpacked: whether archives are put there as what is in them.
         said: what it is called.
@@ -96,7 +97,9 @@ class Entry:
         mode: its permission bits.
         size_bytes: of a file.
         mtime: in whole seconds.
-        target: of a link.
+        target: of a link; of another name of a file the first one.
+        uid, gid: whose it is.
+        first: of another name of a file, what has the first one.
         content: of a file that is nowhere yet.
         open: opens any other file.
     """
@@ -107,6 +110,9 @@ class Entry:
     size_bytes: int = 0
     mtime: int = 0
     target: str = ""
+    uid: int = 0
+    gid: int = 0
+    first: Entry | None = None
     content: bytes | None = None
     open: Callable[[], IO[bytes]] | None = None
 
@@ -138,7 +144,7 @@ class Found:
         """What a copy of it depends on. Blocks."""
         yield f"{self.name if not self.is_directory else ''} {len(self.entries)}".encode(errors="surrogateescape")
         for entry in self.entries:
-            said = f"{entry.name} {entry.kind!r} {entry.mode:o} {entry.target}"
+            said = f"{entry.name} {entry.kind!r} {entry.mode:o} {entry.uid}:{entry.gid} {entry.target}"
             yield said.encode(errors="surrogateescape")
             yield from entry.pieces()
 
@@ -151,12 +157,15 @@ def together(found: Sequence[Found], mode: int | None, name: str | None) -> dict
         mode: that all get; None: each its own.
         name: of the only file; None: as it is called.
     """
-    entries = [entry for one in found for entry in one.entries]
-    if name is not None:
-        entries = [replace(entry, name=name) for entry in entries]
-    if mode is not None:
-        entries = [replace(entry, mode=mode) for entry in entries]
-    return {entry.name: entry for entry in entries}
+    entries: dict[str, Entry] = {}
+    for entry in (entry for one in found for entry in one.entries):
+        entries.pop(entry.name, None)  # The last one comes last: behind what it may be another name of.
+        entries[entry.name] = entry
+    for entry in list(entries.values()):
+        if entry.first is not None and entries.get(entry.target) is not entry.first:
+            entries[entry.name] = replace(entry.first, name=entry.name)
+    given = [replace(entry, name=name or entry.name, mode=entry.mode if mode is None else mode) for entry in entries.values()]
+    return {entry.name: entry for entry in given}
 
 
 def archive(entries: Sequence[Entry]) -> Iterator[bytes]:
@@ -169,7 +178,8 @@ def archive(entries: Sequence[Entry]) -> Iterator[bytes]:
     for entry in entries:
         name = os.fsencode(entry.name)
         size = len(entry.content) if entry.content is not None else entry.size_bytes
-        yield tar.header(tar.Member(name, entry.kind, entry.mode, size, entry.mtime, os.fsencode(entry.target)))
+        target = os.fsencode(entry.target)
+        yield tar.header(tar.Member(name, entry.kind, entry.mode, size, entry.mtime, target, entry.uid, entry.gid))
         left = size
         for piece in entry.pieces():
             left -= len(piece)
@@ -246,18 +256,6 @@ def _taken(top: str, path: str, rules: Rules, unpacked: bool) -> Found | None:
     return Found(name, [_entry(real, name, info)])
 
 
-def whole(path: str, name: str) -> Found:
-    """A file or directory of the caller's, whatever links are in it. Blocks.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    info = os.lstat(path)
-    if stat.S_ISDIR(info.st_mode):
-        return Found(name, list(_below(path, "", "", ())), is_directory=True)
-    return Found(name, [_entry(path, name, info)])
-
-
 def _below(folder: str, path: str, name: str, rules: Rules) -> Iterator[Entry]:
     """What is in a directory, in an order that is always the same.
 
@@ -282,7 +280,7 @@ def _below(folder: str, path: str, name: str, rules: Rules) -> Iterator[Entry]:
 
 
 def _entry(path: str, name: str, info: os.stat_result) -> Entry:
-    mode, mtime = stat.S_IMODE(info.st_mode) & 0o777, int(info.st_mtime)
+    mode, mtime = stat.S_IMODE(info.st_mode), int(info.st_mtime)
     if stat.S_ISDIR(info.st_mode):
         return Entry(name, tar.DIRECTORY, mode, mtime=mtime)
     if stat.S_ISLNK(info.st_mode):
@@ -301,21 +299,33 @@ def _unpacked(path: str) -> list[Entry]:
         name = posixpath.normpath(f"/{member.name}").lstrip("/")
         if ".." in member.name.split("/"):
             raise ValueError(f"the archive {path!r} has a name with .. in it: {member.name!r}")
-        mode, mtime = member.mode & 0o777, max(int(member.mtime), 0)
+        mode, mtime = member.mode & 0o7777, max(int(member.mtime), 0)
+        uid, gid = _id(member.uid), _id(member.gid)
         if not name:
             continue
         if member.isdir():
-            found[name] = Entry(name, tar.DIRECTORY, mode, mtime=mtime)
+            found[name] = Entry(name, tar.DIRECTORY, mode, mtime=mtime, uid=uid, gid=gid)
         elif member.issym():
-            found[name] = Entry(name, tar.LINK, 0o777, mtime=mtime, target=member.linkname)
+            found[name] = Entry(name, tar.LINK, 0o777, mtime=mtime, target=member.linkname, uid=uid, gid=gid)
         elif member.isreg():
-            found[name] = Entry(name, tar.FILE, mode, member.size, mtime, open=partial(archive.open, member))
+            found[name] = Entry(name, tar.FILE, mode, member.size, mtime, uid=uid, gid=gid, open=partial(archive.open, member))
         elif member.islnk():
             same = found.get(posixpath.normpath(f"/{member.linkname}").lstrip("/"))
             if same is None:
                 raise ValueError(f"the archive {path!r} has a link to what is not in it: {member.name!r}")
-            found[name] = replace(same, name=name)
+            found[name] = second_name(name, same)
     return list(found.values())
+
+
+def second_name(name: str, same: Entry) -> Entry:
+    """Of a file that there is by another name."""
+    first = same.first or same
+    return Entry(name, tar.HARD_LINK, first.mode, target=first.name, uid=first.uid, gid=first.gid, first=first)
+
+
+def _id(number: int) -> int:
+    """One that sandboxes have, as where images are unpacked."""
+    return min(max(number, 0), LARGEST_ID)
 
 
 class _Archive:

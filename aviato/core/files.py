@@ -99,10 +99,10 @@ async def read_chunks(handle: SandboxHandle, path: str, on_mode: Callable[[int],
         yield chunk
 
 
-async def read_tree(handle: SandboxHandle, path: str) -> AsyncIterator[bytes]:
-    """The archive of a directory as it arrives."""
+async def read_tree(handle: SandboxHandle, path: str, *, exact: bool = False) -> AsyncIterator[bytes]:
+    """The archive of a directory as it arrives; of a directory or a file if it is to be exact."""
     await handle.wait_running()
-    async for chunk in _stream(handle, _url(handle, "/tree", path=path), f"read {path!r}"):
+    async for chunk in _stream(handle, _url(handle, "/tree", path=path, exact=exact), f"read {path!r}"):
         yield chunk
 
 
@@ -205,9 +205,11 @@ async def _chain(first: Iterable[Iterable[bytes]], rest: AsyncIterable[Iterable[
             yield chunk
 
 
-async def write_tree(handle: SandboxHandle, path: str, archive: AsyncIterable[bytes], *, key: str | None = None) -> None:
+async def write_tree(
+    handle: SandboxHandle, path: str, archive: AsyncIterable[bytes], *, key: str | None = None, exact: bool = False
+) -> None:
     """Put a directory there, or merge it into the one that is there; of several with the same key one has an effect."""
-    await _send(handle, _url(handle, "/tree", path=path), archive, ARCHIVE, None, key)
+    await _send(handle, _url(handle, "/tree", path=path, exact=exact), archive, ARCHIVE, None, key)
 
 
 async def _send(
@@ -322,9 +324,17 @@ async def _stream(
                 response.close()
 
 
-def _url(handle: SandboxHandle, kind: str, *, path: str, mode: int | None = None, recursive: int | None = None) -> str:
+def _url(
+    handle: SandboxHandle,
+    kind: str,
+    *,
+    path: str,
+    mode: int | None = None,
+    recursive: int | None = None,
+    exact: bool = False,
+) -> str:
     _check(handle, path)
-    return f"{handle.path}/files{kind}?{_query(path, mode, recursive)}"
+    return f"{handle.path}/files{kind}?{_query(path, mode, recursive)}{'&exact=1' if exact else ''}"
 
 
 @lru_cache(256)

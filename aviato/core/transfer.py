@@ -70,7 +70,7 @@ async def upload(handle: SandboxHandle, local: str, remote: str, *, progress: To
 
 
 async def upload_archive(handle: SandboxHandle, parts: Callable[[], Iterator[bytes]], remote: str, what: str) -> None:
-    """Put what an archive has into a directory that is there.
+    """Put what an archive has into a directory that is there: with its owners, all bits of modes and hard links.
 
     Args:
         handle: of the sandbox.
@@ -89,7 +89,7 @@ async def upload_archive(handle: SandboxHandle, parts: Callable[[], Iterator[byt
             shown.restart()
             source = _Source(gathered(parts(), CHUNK_BYTES, ENTRIES_A_CHUNK), lambda: None, shown)
             try:
-                await files.write_tree(handle, remote, source.chunks(), key=key)
+                await files.write_tree(handle, remote, source.chunks(), key=key, exact=True)
             finally:
                 await in_thread(source.close)
 

@@ -40,6 +40,7 @@ class Member(NamedTuple):
         size_bytes: of what follows it; 0 unless it is a file.
         mtime: in whole seconds.
         target: of a link.
+        uid, gid: whose it is; read where owners are.
     """
 
     name: bytes
@@ -48,6 +49,8 @@ class Member(NamedTuple):
     size_bytes: int = 0
     mtime: int = 0
     target: bytes = b""
+    uid: int = 0
+    gid: int = 0
 
 
 def padding(size: int) -> bytes:
@@ -63,7 +66,8 @@ def header(member: Member) -> bytes:
         blocks += _extension(_LONG_TARGET, member.target + b"\0")
     if len(name) > 100:
         blocks += _extension(_LONG_NAME, name + b"\0")
-    return blocks + _block(name, member.kind, member.mode, member.size_bytes, member.mtime, member.target)
+    owner = (member.uid, member.gid)
+    return blocks + _block(name, member.kind, member.mode, member.size_bytes, member.mtime, member.target, owner)
 
 
 def failure(body: bytes) -> bytes:
@@ -79,10 +83,10 @@ def _extension(kind: bytes, content: bytes) -> bytes:
     return _block(b"././@LongLink", kind, 0o644, len(content), 0, b"") + content + padding(len(content))
 
 
-def _block(name: bytes, kind: bytes, mode: int, size: int, mtime: int, target: bytes) -> bytes:
+def _block(name: bytes, kind: bytes, mode: int, size: int, mtime: int, target: bytes, owner: tuple[int, int] = (0, 0)) -> bytes:
     fields = (
         name[:100].ljust(100, b"\0"),
-        _octal(mode & 0o7777, 8) + _octal(0, 8) + _octal(0, 8),
+        _octal(mode & 0o7777, 8) + _octal(owner[0], 8) + _octal(owner[1], 8),
         _octal(size, 12) + _octal(max(0, mtime), 12),
         b" " * 8 + kind,
         target[:100].ljust(100, b"\0"),
@@ -101,8 +105,9 @@ def _octal(value: int, width: int) -> bytes:
 class Reader:
     """Cuts a stream into members and their contents, however its chunks fall."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, owners: bool = False) -> None:
         self.ended = False
+        self._owners = owners
         self._last = b""
         self._content = 0
         self._fill = 0
@@ -201,7 +206,9 @@ class Reader:
         if max(len(name), len(target)) > LONGEST_NAME_BYTES:
             raise hostile(name, f"has a name or target of more than {LONGEST_NAME_BYTES} bytes")
         self._last, self._content, self._fill = name, size, -size % BLOCK_BYTES
-        return Member(name, kind, _number(block[100:108], name) & 0o7777, size, min(max(0, mtime), 1 << 40), target)
+        uid, gid = (_number(block[108:116], name), _number(block[116:124], name)) if self._owners else (0, 0)
+        mode = _number(block[100:108], name) & 0o7777
+        return Member(name, kind, mode, size, min(max(0, mtime), 1 << 40), target, uid, gid)
 
     def _extend(self, kind: bytes, content: bytes) -> None:
         if kind == _LONG_NAME:

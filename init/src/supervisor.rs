@@ -28,7 +28,7 @@ use crate::subreaper::Subreapers;
 use crate::sys::{self, Event, Room, AT_FDCWD, O_RDONLY};
 
 const PROTOCOL: i64 = 1;
-const FEATURES: [&str; 14] = [
+const FEATURES: [&str; 15] = [
     "exec",
     "files",
     "usage",
@@ -43,6 +43,7 @@ const FEATURES: [&str; 14] = [
     "programs",
     "user",
     "layer",
+    "exact_trees",
 ];
 const BACKLOG: i32 = 16;
 const ACCEPT_RETRY_SECONDS: f64 = 1.0;

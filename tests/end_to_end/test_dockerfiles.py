@@ -124,6 +124,49 @@ def test_owners(session: Session, context: Path, write: Write) -> None:
     assert found == [*sorted([*dirs, "a.txt 1:1", "b.txt 0:0", "run.sh 7:7"]), "1"]
 
 
+def test_what_copies_of_a_stage_keep(session: Session, context: Path, write: Write) -> None:
+    if "65535" not in session.sandbox().exec(["cat", "/proc/self/uid_map"]).result().stdout:
+        pytest.skip("the sandboxes of this server have one user")
+    text = """
+FROM host AS one
+RUN mkdir -p /srv/d/e && echo 1 >/srv/d/f && ln /srv/d/f /srv/d/e/same && ln -s f /srv/d/l && touch /srv/d/set /srv/d/of && \\
+    chown -h 5:6 /srv/d/f /srv/d/l && chown 7:8 /srv/d/e /srv/d/set && chmod 4750 /srv/d/set && chmod 2711 /srv/d/e && \\
+    chown 9:9 /srv/d && chmod 700 /srv/d && ln -s d/set /srv/link
+FROM host
+RUN mkdir -p /out/there/e && chmod 755 /out/there
+COPY --from=one /srv/d /out/new/x
+COPY --from=one /srv/d/ /out/there
+COPY --from=one /srv/link /srv/d/f /out/
+COPY --from=one --chown=1:2 --chmod=640 /srv/link /out/given
+COPY --from=one --chown=daemon:3 /srv/d /out/all
+"""
+    image = Image.from_dockerfile(write(text), context=context)
+    found = said(session, image, "find /out -printf '%P %y %m %U:%G %n\\n' | sort; readlink /out/new/x/l; cat /out/f")
+    tree = [
+        "d 755 0:0",
+        "/e d 2711 7:8",
+        "/e/same f 644 5:6 2",
+        "/f f 644 5:6 2",
+        "/l l 777 5:6 1",
+        "/of f 644 0:0 1",
+        "/set f 4750 7:8 1",
+    ]
+    given = [
+        "d 755 1:3",
+        "/e d 2711 1:3",
+        "/e/same f 644 1:3 2",
+        "/f f 644 1:3 2",
+        "/l l 777 1:3 1",
+        "/of f 644 1:3 1",
+        "/set f 4750 1:3 1",
+    ]
+    expected = [f"{top} {line}" if line[0] == "d" else f"{top}{line}" for top in ("new/x", "there") for line in tree]
+    expected += [f"all {line}" if line[0] == "d" else f"all{line}" for line in given]
+    expected += ["link f 4750 7:8 1", "f f 644 5:6 1", "given f 640 1:2 1", "new d 755 0:0"]
+    lines = [line if " d " not in line else line.rpartition(" ")[0] for line in found.splitlines()]
+    assert sorted(lines) == sorted([*expected, " d 755 0:0", "f", "1"])
+
+
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
 def test_archives(session: Session, context: Path, write: Write, mode: str) -> None:
     with tarfile.open(context / "archive", mode) as packed:
@@ -133,10 +176,12 @@ def test_archives(session: Session, context: Path, write: Write, mode: str) -> N
             if link is not None:
                 member.type, member.linkname = (tarfile.LNKTYPE if "hard" in name else tarfile.SYMTYPE), link
             member.size = 2 if link is None else 0
+            member.uid, member.gid = 5, 6
             packed.addfile(member, io.BytesIO(b"f\n"))
     image = Image.from_dockerfile(write("FROM host\nADD archive /out\nCOPY archive /srv/archive"), context=context)
-    found = said(session, image, f"{TREE}; test -f /srv/archive").splitlines()
+    *found, owners = said(session, image, f"{TREE}; test -f /srv/archive; stat -c %h:%u:%g /out/d/hard").splitlines()
     assert sorted(found) == ["/out/d/f 640 f", "/out/d/hard 640 f", "/out/d/soft -> f"]
+    assert owners in ("2:5:6", "2:0:0")
 
 
 def test_an_archive_that_leads_out(context: Path, write: Write) -> None:

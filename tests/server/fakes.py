@@ -152,7 +152,7 @@ class FakeLink:
     async def write_file(self, path, chunks, *, mode, size_bytes, part=None, memory=None):
         self.files[path] = b"".join([chunk async for chunk in chunks])
 
-    async def write_tree(self, path, chunks, key=None):
+    async def write_tree(self, path, chunks, key=None, exact=False):
         self.files[path] = b"".join([chunk async for chunk in chunks])
 
     async def signal(self, exec_id, signal):

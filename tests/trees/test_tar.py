@@ -15,13 +15,16 @@ from aviato.trees.errors import SenderFailed, TreeError
 
 NAME = st.binary(min_size=1, max_size=300).map(lambda name: name.replace(b"\0", b"x").replace(b"/", b"y"))
 PATH = st.lists(NAME, min_size=1, max_size=3).map(b"/".join)
-MODE, TIME = st.integers(0, 0o777), st.integers(0, 1 << 40)
+MODE, TIME, ID = st.integers(0, 0o7777), st.integers(0, 1 << 40), st.integers(0, (1 << 32) - 1)
 MEMBERS = st.lists(
     st.one_of(
-        st.tuples(st.builds(tar.Member, PATH, st.just(tar.DIRECTORY), MODE, st.just(0), TIME, st.just(b"")), st.just(b"")),
-        st.tuples(st.builds(tar.Member, PATH, st.just(tar.LINK), MODE, st.just(0), TIME, PATH), st.just(b"")),
         st.tuples(
-            st.builds(tar.Member, PATH, st.just(tar.FILE), MODE, st.just(0), TIME, st.just(b"")), st.binary(max_size=2000)
+            st.builds(tar.Member, PATH, st.just(tar.DIRECTORY), MODE, st.just(0), TIME, st.just(b""), ID, ID), st.just(b"")
+        ),
+        st.tuples(st.builds(tar.Member, PATH, st.just(tar.LINK), MODE, st.just(0), TIME, PATH, ID, ID), st.just(b"")),
+        st.tuples(
+            st.builds(tar.Member, PATH, st.just(tar.FILE), MODE, st.just(0), TIME, st.just(b""), ID, ID),
+            st.binary(max_size=2000),
         ),
     ),
     max_size=8,
@@ -36,8 +39,8 @@ def archive(members: list[tuple[tar.Member, bytes]]) -> bytes:
     return b"".join(parts) + tar.END
 
 
-def read(data: bytes, chunk: int = 1 << 20) -> list[tuple[tar.Member, bytes]]:
-    reader = tar.Reader()
+def read(data: bytes, chunk: int = 1 << 20, *, owners: bool = False) -> list[tuple[tar.Member, bytes]]:
+    reader = tar.Reader(owners=owners)
     found: list[tuple[tar.Member, bytes]] = []
     for start in range(0, len(data), chunk):
         for item in reader.feed(data[start : start + chunk]):
@@ -57,7 +60,8 @@ def test_what_is_written_is_read_however_the_chunks_fall(members: list[tuple[tar
         (member._replace(size_bytes=len(content), name=member.name + b"/" * (member.kind == tar.DIRECTORY)), content)
         for member, content in members
     ]
-    assert read(archive(members), chunk) == expected
+    assert read(archive(members), chunk, owners=True) == expected
+    assert read(archive(members), chunk) == [(member._replace(uid=0, gid=0), content) for member, content in expected]
 
 
 @settings(deadline=None)
@@ -68,7 +72,7 @@ def test_the_standard_library_reads_what_is_written(members: list[tuple[tar.Memb
         assert len(infos) == len(members)
         for info, (member, content) in zip(infos, members, strict=True):
             assert info.name.encode(errors="surrogateescape").rstrip(b"/") == member.name.rstrip(b"/")
-            assert (info.mode, info.mtime) == (member.mode, member.mtime)
+            assert (info.mode, info.mtime, info.uid, info.gid) == (member.mode, member.mtime, member.uid, member.gid)
             if info.isfile():
                 file = found.extractfile(info)
                 assert file is not None

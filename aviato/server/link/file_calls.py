@@ -139,9 +139,20 @@ class FileCalls:
         request = {"op": "read", "path": path, "max_bytes": max_bytes, "offset": offset, "version": version}
         return self._read(request, memory)
 
-    def read_tree(self, path: str) -> ReadChannel:
-        """A directory and all that is in it as an archive, in pieces. `aclose()` it when leaving early."""
-        return self._read({"op": "read_tree", "path": path})
+    def read_tree(self, path: str, exact: bool = False) -> ReadChannel:
+        """A directory and all that is in it as an archive, in pieces. `aclose()` it when leaving early.
+
+        Args:
+            path: absolute, or counted from the sandbox's directory.
+            exact: with owners, all bits of modes and hard links; it may be one file.
+        """
+        return self._read({"op": "read_tree", "path": path, **self._exactly(exact)})
+
+    def _exactly(self, exact: bool) -> dict[str, bool]:
+        if exact and "exact_trees" not in self.hello["features"]:
+            message = "the sandbox was made by a version that copies no owners"
+            raise AviatoValidationError(message, field_violations={"exact": "not available"})
+        return {"exact": True} if exact else {}
 
     @property
     def knows_layers(self) -> bool:
@@ -192,12 +203,12 @@ class FileCalls:
                 raise
             await self._write(request, chunks, size_bytes)  # It got no descriptor.
 
-    async def write_tree(self, path: str, chunks: AsyncIterator[bytes], key: str | None = None) -> None:
+    async def write_tree(self, path: str, chunks: AsyncIterator[bytes], key: str | None = None, exact: bool = False) -> None:
         """Put a tree in its place once all of its archive has come: a new directory, or merged into one that is there.
 
         Nothing happens if a call of this key was done.
         """
-        await self._write({"op": "write_tree", "path": path, "key": key}, chunks, None)
+        await self._write({"op": "write_tree", "path": path, "key": key, **self._exactly(exact)}, chunks, None)
 
     def _read(self, request: dict[str, Any], memory: Memory | None = None) -> ReadChannel:
         channel = 0

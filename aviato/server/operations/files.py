@@ -58,6 +58,13 @@ class WriteQuery(PathQuery):
     """Octal; None keeps the mode of a file that exists, and is 0644 for a new one."""
 
 
+class TreeQuery(PathQuery):
+    """Query of a directory as an archive."""
+
+    exact: bool = False
+    """With owners, all bits of modes and hard links; what is read may be one file."""
+
+
 class RemoveQuery(PathQuery):
     """Query of a removal."""
 
@@ -145,14 +152,15 @@ def _part(query: WriteQuery, key: str | None) -> FilePart | None:
 async def read_tree(call: Call) -> Reply:
     """Send a directory."""
     async with AsyncExitStack() as stack:
-        reading = call.service.files.read_tree(call.path("sandbox_id"), call.query.path)
+        reading = call.service.files.read_tree(call.path("sandbox_id"), call.query.path, call.query.exact)
         _, pieces = await stack.enter_async_context(reading)
         return await archived(pieces, stack)
 
 
 async def write_tree(call: Call) -> Reply:
     """Take a directory."""
-    await call.service.files.write_tree(call.path("sandbox_id"), call.query.path, call.chunks(), call.key)
+    query: TreeQuery = call.query
+    await call.service.files.write_tree(call.path("sandbox_id"), query.path, call.chunks(), call.key, query.exact)
     return done()
 
 
@@ -215,7 +223,7 @@ OPERATIONS = (
         path=f"{FILES}/tree",
         handler=read_tree,
         summary="Read a directory and all that is in it, as an archive",
-        query=PathQuery,
+        query=TreeQuery,
         answers={200: ARCHIVE},
         errors=_ERRORS,
     ),
@@ -224,7 +232,7 @@ OPERATIONS = (
         path=f"{FILES}/tree",
         handler=write_tree,
         summary="Write a directory from an archive: a new one, or merged into the one that is there",
-        query=PathQuery,
+        query=TreeQuery,
         body=ARCHIVE,
         answers={204: None},
         errors=_ERRORS,

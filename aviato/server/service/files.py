@@ -84,9 +84,9 @@ class Files:
                     return None
         return bytes(content)
 
-    def read_tree(self, sandbox_id: str, path: str) -> AbstractAsyncContextManager[Opened]:
-        """An open directory: what `stat` says of it, and the pieces of its archive."""
-        return self._open(sandbox_id, path, lambda link: link.read_tree(path))
+    def read_tree(self, sandbox_id: str, path: str, exact: bool = False) -> AbstractAsyncContextManager[Opened]:
+        """An open directory, or, if it is to be exact, file: what `stat` says of it, and the pieces of its archive."""
+        return self._open(sandbox_id, path, lambda link: link.read_tree(path, exact))
 
     async def write(
         self,
@@ -116,10 +116,12 @@ class Files:
         reset_at = self._registry.find(sandbox_id).reset_at
         return reset_at is not None and time.monotonic() - reset_at < PARTS_SECONDS
 
-    async def write_tree(self, sandbox_id: str, path: str, chunks: AsyncIterator[bytes], key: str | None = None) -> None:
+    async def write_tree(
+        self, sandbox_id: str, path: str, chunks: AsyncIterator[bytes], key: str | None = None, exact: bool = False
+    ) -> None:
         """Put a tree in its place, or merge it into what is there, once all of its archive has come."""
         async with self._link(sandbox_id, path) as link:
-            await link.write_tree(path, chunks, key)
+            await link.write_tree(path, chunks, key, exact)
 
     @asynccontextmanager
     async def _open(self, sandbox_id: str, path: str, read: Callable[[Process1Link], ReadChannel]) -> AsyncIterator[Opened]:

@@ -41,6 +41,10 @@ pub struct Packer {
     surplus: u64,
     /// Of a layer.
     first_names: Option<layer::FirstNames>,
+    /// Of a tree that is to be the same elsewhere: whose files are, all bits of modes, and which are one file.
+    exact: Option<layer::FirstNames>,
+    /// Of one file, which `top` is.
+    is_file: bool,
     /// Of one that lies still: whether files belong to whom they do.
     stored: Option<bool>,
 }
@@ -57,8 +61,20 @@ impl Packer {
             file: None,
             surplus: 0,
             first_names: None,
+            exact: None,
+            is_file: false,
             stored: None,
         }
+    }
+
+    /// With owners, all bits of modes, and files of several names as one.
+    pub fn exact(top: OwnedFd) -> Packer {
+        Packer { exact: Some(layer::FirstNames::default()), ..Packer::new(top) }
+    }
+
+    /// Of one file, in the same way. It is called `file`.
+    pub fn exact_file(fd: OwnedFd) -> Packer {
+        Packer { is_file: true, pending: Vec::new(), ..Packer::exact(fd) }
     }
 
     /// Of a directory that is a layer in the form of overlayfs, as images have them.
@@ -84,6 +100,10 @@ impl Packer {
             if self.first_names.is_some() {
                 let top = open_below(&self.top, b"").map_err(Trouble::os(b""))?;
                 self.layer_directory(&top, b"", &mut out)?;
+            } else if self.is_file {
+                let fd = sys::duplicate(&self.top).map_err(Trouble::os(b""))?;
+                let found = sys::stat_open(&fd).map_err(Trouble::os(b""))?;
+                self.take_file(fd, &found, b"file".to_vec(), &mut out)?;
             } else {
                 let found = sys::stat_open(&self.top).map_err(Trouble::os(b""))?;
                 self.announce(member_of(b".", Kind::Directory, &found, Vec::new()), &found, &mut out)?;
@@ -201,6 +221,10 @@ impl Packer {
         let first_names = match &mut self.first_names {
             Some(first_names) => first_names,
             None => {
+                let member = match self.exact {
+                    Some(_) => Member { mode: found.permissions(), uid: found.uid, gid: found.gid, ..member },
+                    None => member,
+                };
                 out.extend(tar::header(&member));
                 return Ok(());
             }
@@ -229,16 +253,25 @@ impl Packer {
             Err(error) if was_swapped(&error) => return Ok(()),
             Err(error) => return Err(Trouble::Os { member: below, error }),
         };
-        let mut member = member_of(&below, Kind::File, &found, Vec::new());
+        self.take_file(fd, &found, below, out)
+    }
+
+    fn take_file(&mut self, fd: OwnedFd, found: &Stat, below: Vec<u8>, out: &mut Vec<u8>) -> Result<(), Trouble> {
+        let mut member = member_of(&below, Kind::File, found, Vec::new());
         let mut on_disk = found.size.min(found.blocks * BLOCK_BYTES);
         if let Some(first_names) = &mut self.first_names {
-            if let Some(target) = first_names.of(&found, &below)? {
+            if let Some(target) = first_names.of(found, &below)? {
                 let member = Member { kind: Kind::HardLink, size: 0, target, ..member };
-                return self.announce(member, &found, out);
+                return self.announce(member, found, out);
             }
             member.attributes = layer::attributes(&fd, &below)?;
             if self.stored.is_none() {
-                member.pieces = layer::pieces(&fd, &found, on_disk, &below)?;
+                member.pieces = layer::pieces(&fd, found, on_disk, &below)?;
+            }
+        } else if let Some(first_names) = &mut self.exact {
+            if let Some(target) = first_names.of(found, &below)? {
+                let member = Member { kind: Kind::HardLink, size: 0, target, ..member };
+                return self.announce(member, found, out);
             }
         } else {
             on_disk /= u64::from(found.links.max(1));
@@ -252,7 +285,7 @@ impl Packer {
                 format!("is one file too many: holes and hard links would make the copy over {most} GiB longer");
             return Err(Trouble::Tree { member: below, reason: "too_large", message });
         }
-        self.announce(member, &found, out)?;
+        self.announce(member, found, out)?;
         if size > 0 {
             pieces.reverse();
             self.file = Some(File { fd, name: below, left: 0, pieces, padding: tar::padding(size) });

@@ -73,7 +73,7 @@ pub struct Member {
     pub name: Vec<u8>,
     pub kind: Kind,
     pub mode: u32,
-    /// Read of layers only; what no number of 32 bits is becomes the largest one.
+    /// Read where owners are; what no number of 32 bits is becomes the largest one.
     pub uid: u32,
     pub gid: u32,
     /// Of a file, its holes included; 0 of anything else.
@@ -266,6 +266,7 @@ pub struct Reader {
     long_bytes: u64,
     after_end: usize,
     of_layers: bool,
+    owners: bool,
     /// A file with holes whose map is not whole yet.
     coming: Option<Coming>,
 }
@@ -291,7 +292,12 @@ impl Reader {
     /// One that reads what only layers have, and what Docker takes where an upload is refused: sizes of what has no contents, heads
     /// without an end behind them, and names of any length.
     pub fn of_layers() -> Reader {
-        Reader { of_layers: true, ..Reader::default() }
+        Reader { of_layers: true, owners: true, ..Reader::default() }
+    }
+
+    /// One that reads whose files are.
+    pub fn with_owners() -> Reader {
+        Reader { owners: true, ..Reader::default() }
     }
 
     /// The next item in data, which is cut by it; `None`: more is needed.
@@ -432,7 +438,7 @@ impl Reader {
             return Err(Trouble::hostile(&name, message));
         }
         let mode = number(&block[100..108], &name)? as u32 & 0o7777;
-        let id = |key: &[u8], field: &[u8]| match self.of_layers {
+        let id = |key: &[u8], field: &[u8]| match self.owners {
             true => whole(key, field).map(|id| u32::try_from(id).unwrap_or(u32::MAX)),
             false => Ok(0),
         };

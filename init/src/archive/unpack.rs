@@ -20,12 +20,22 @@ const STEPS_A_TURN: usize = 32;
 /// What a name that is remembered takes beside its bytes.
 const NAME_BYTES: usize = 100;
 
+/// A directory that arrived.
+struct Arrived {
+    name: Vec<u8>,
+    mode: u32,
+    mtime: i64,
+    owner: (u32, u32),
+}
+
 /// Puts members below a directory.
 struct Unpacker {
     top: OwnedFd,
     reader: Reader,
-    /// Name, mode and time of directories that arrived, to be set when nothing is put into them any more.
-    directories: Vec<(Vec<u8>, u32, i64)>,
+    /// Whether owners, all bits of modes and second names of files are taken.
+    exact: bool,
+    /// Directories that arrived: what is to be set when nothing is put into them any more.
+    directories: Vec<Arrived>,
     names_bytes: usize,
     /// The directory that was opened last.
     parent: Option<(Vec<u8>, OwnedFd)>,
@@ -56,15 +66,40 @@ impl Unpacker {
                 Ok(())
             }
             Kind::Link => {
-                let made = self.parent_of(above).and_then(|parent| {
-                    sys::make_link(&member.target, parent, last)?;
-                    sys::set_time(parent, last, member.mtime)
-                });
-                made.map_err(|error| refusal(error, &path))
+                let exact = self.exact;
+                let parent = self.parent_of(above).map_err(|error| refusal(error, &path))?;
+                sys::make_link(&member.target, parent, last).map_err(|error| refusal(error, &path))?;
+                if exact {
+                    sys::own_name(parent, last, member.uid, member.gid).map_err(not_owned(&path))?;
+                }
+                sys::set_time(parent, last, member.mtime).map_err(|error| refusal(error, &path))
             }
             Kind::Fifo | Kind::Device => self.count(&path),
+            Kind::HardLink if self.exact => self.second_name(&member.target, above, last, &path),
             Kind::HardLink => Err(Trouble::hostile(&path, "is a second name of a file, which is not taken")),
         }
+    }
+
+    /// Of a file that arrived before.
+    fn second_name(&mut self, target: &[u8], above: &[Vec<u8>], last: &[u8], path: &[u8]) -> Result<(), Trouble> {
+        let names = checked(target)?;
+        let (old, holder) = names.split_last().ok_or_else(|| Trouble::hostile(path, "is another name of the top"))?;
+        let missing = || Trouble::hostile(path, "is another name of what did not come before");
+        let from = open_below(&self.top, &holder.join(&b'/')).map_err(|_| missing())?;
+        let is_file = sys::stat_at(from.as_raw_fd(), old).map_or(false, |found| found.kind() == sys::S_IFREG);
+        if !is_file {
+            return Err(missing());
+        }
+        let to = self.parent_of(above).map_err(|error| refusal(error, path))?;
+        sys::make_hard_link(from.as_raw_fd(), old, to, last).map_err(|error| refusal(error, path))
+    }
+
+    /// Gives something that is open its owner and, after that, since another owner takes bits of it, its mode.
+    fn settle(&self, fd: &OwnedFd, name: &[u8], mode: u32, (uid, gid): (u32, u32)) -> Result<(), Trouble> {
+        if self.exact {
+            sys::own_open(fd, uid, gid).map_err(not_owned(name))?;
+        }
+        sys::set_mode(fd, if self.exact { mode } else { mode & 0o777 }).map_err(Trouble::os(name))
     }
 
     fn make_directory(&mut self, above: &[Vec<u8>], last: &[u8]) -> io::Result<()> {
@@ -112,17 +147,17 @@ impl Unpacker {
 
     fn end_file(&mut self) -> Result<(), Trouble> {
         if let Some((member, fd)) = self.file.take() {
-            sys::set_size(&fd, member.size)
-                .and_then(|()| sys::set_mode(&fd, member.mode & 0o777))
-                .and_then(|()| sys::set_time_of(&fd, member.mtime))
-                .map_err(Trouble::os(&member.name))?;
+            sys::set_size(&fd, member.size).map_err(Trouble::os(&member.name))?;
+            self.settle(&fd, &member.name, member.mode, (member.uid, member.gid))?;
+            sys::set_time_of(&fd, member.mtime).map_err(Trouble::os(&member.name))?;
         }
         Ok(())
     }
 
     fn remember(&mut self, member: &Member) -> Result<(), Trouble> {
         self.count(&member.name)?;
-        self.directories.push((member.name.clone(), member.mode & 0o777, member.mtime));
+        let Member { mode, mtime, uid, gid, .. } = *member;
+        self.directories.push(Arrived { name: member.name.clone(), mode, mtime, owner: (uid, gid) });
         Ok(())
     }
 
@@ -149,6 +184,18 @@ fn checked(name: &[u8]) -> Result<Vec<Vec<u8>>, Trouble> {
         return Err(Trouble::hostile(name, "can be no name of a file"));
     }
     Ok(names)
+}
+
+/// What is said where something cannot be given to somebody.
+fn not_owned(name: &[u8]) -> impl FnOnce(io::Error) -> Trouble + '_ {
+    move |error| match sys::number_of(&error) {
+        sys::EINVAL => Trouble::Tree {
+            member: name.to_vec(),
+            reason: "owner",
+            message: "is to belong to a user that this sandbox cannot have".to_owned(),
+        },
+        _ => Trouble::Os { member: name.to_vec(), error },
+    }
 }
 
 fn refusal(error: io::Error, name: &[u8]) -> Trouble {
@@ -188,7 +235,8 @@ impl Walk {
 
 /// A tree on its way to its place: a new directory, or one that it is merged into.
 ///
-/// Files and links replace those of the same name; what else is there stays, and keeps its mode. Nothing is touched before the tree
+/// Files and links replace those of the same name; what else is there stays. A directory that is there keeps its mode, unless the
+/// tree is to be exactly what was sent; its place does even then. Nothing is touched before the tree
 /// is whole and fits: a directory is never put in place of a file or link, nor the other way round.
 pub struct Arrival {
     holder: OwnedFd,
@@ -200,14 +248,15 @@ pub struct Arrival {
 
 impl Arrival {
     /// The place `.` is that directory itself, which is merged into.
-    pub fn new(place: Place) -> io::Result<Arrival> {
+    pub fn new(place: Place, exact: bool) -> io::Result<Arrival> {
         let name = hidden_name();
         let holder = place.directory;
         sys::make_directory(holder.as_raw_fd(), &name, 0o700)?;
         let top = sys::open_at(holder.as_raw_fd(), &name, directory::OPEN, 0)?;
         let unpacker = Unpacker {
             top,
-            reader: Reader::default(),
+            reader: if exact { Reader::with_owners() } else { Reader::default() },
+            exact,
             directories: Vec::new(),
             names_bytes: 0,
             parent: None,
@@ -336,12 +385,12 @@ impl Arrival {
 
     fn settle(&mut self, merged: HashSet<Vec<u8>>) -> Result<Stage, Trouble> {
         let merging = self.last == b".";
-        if let Some((path, mode, mtime)) = self.unpacker.directories.pop() {
-            if !merged.contains(&path) {
+        if let Some(Arrived { name: path, mode, mtime, owner }) = self.unpacker.directories.pop() {
+            if !merged.contains(&path) || (self.unpacker.exact && !path.is_empty()) {
                 let top = if merging { &self.holder } else { &self.unpacker.top };
-                let settled = open_below(top, &path)
-                    .and_then(|fd| sys::set_mode(&fd, mode).and_then(|()| sys::set_time_of(&fd, mtime)));
-                settled.map_err(Trouble::os(&path))?;
+                let fd = open_below(top, &path).map_err(Trouble::os(&path))?;
+                self.unpacker.settle(&fd, &path, mode, owner)?;
+                sys::set_time_of(&fd, mtime).map_err(Trouble::os(&path))?;
             }
             return Ok(Stage::Settling(merged));
         }

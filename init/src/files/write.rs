@@ -416,6 +416,7 @@ impl Supervisor {
     pub fn begin_write_tree(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
         let path = self.path_in(fields)?;
         let key = fields.text_or_none("key")?;
+        let exact = fields.flag_or("exact", Some(false))?;
         if self.again.is_done(key) {
             let incoming = Incoming { kind: Kind::Repeated { taken: 0 }, size: None, credited: 0, memory: None };
             self.open.insert(channel, Open::Incoming(incoming));
@@ -423,7 +424,8 @@ impl Supervisor {
         }
         self.watch.disk.take(&path, 0, &mut self.looper)?;
         let disk = &self.watch.disk;
-        let arrival = place_of_tree(&path).and_then(Arrival::new).map_err(|error| disk.error_of(&path, &error))?;
+        let arrival = place_of_tree(&path).and_then(|place| Arrival::new(place, exact));
+        let arrival = arrival.map_err(|error| disk.error_of(&path, &error))?;
         let number = self.next_number();
         let tree = TreeUpload {
             path,

@@ -142,12 +142,25 @@ async def test_a_tree_comes_back_as_it_was(peer: Peer) -> None:
     await peer.sh("mkdir -p t/d; echo 1 > t/a; echo 2 > t/d/b; ln -s ../a t/d/l; chmod 755 t/a")
     said, archive = await peer.get("t", op="read_tree")
     assert said["type"] == "directory"
-    channel = await peer.begin("write_tree", path="u", key=None)
-    await peer.send(FrameType.DATA, archive, channel=channel)
-    await peer.send(FrameType.END, channel=channel)
-    await peer.reply(channel)
+    await peer.put_tree("u", archive)
     shown = await peer.sh("cd u; cat a d/b d/l; readlink d/l; stat -c %a a")
     assert shown.stdout == "1\n2\n1\n../a\n755\n"
+
+
+async def test_an_exact_tree_comes_back_as_it_was(peer: Peer) -> None:
+    made = "mkdir -p t/d u/d; echo 1 > t/a; ln t/a t/d/b; ln -s ../a t/d/l; chmod 700 u"
+    owned = "chown 5:6 t/a t/d 2>/dev/null; chown -h 7:8 t/d/l 2>/dev/null"
+    await peer.sh(f"{made}; {owned}; chmod 4750 t/a; chmod 2751 t/d")
+    _, archive = await peer.get("t", op="read_tree", exact=True)
+    await peer.put_tree("u", archive, exact=True)
+    listed = "find . -mindepth 1 -printf '%P %y %m %U:%G %n %l\n' | sort; cat d/b"
+    expected = (await peer.sh(f"cd t; {listed}")).stdout
+    assert "a f 4750" in expected and expected.count(" 2 \n") >= 2
+    assert (await peer.sh(f"cd u; {listed}")).stdout == expected
+    assert (await peer.ask("stat", path="u"))["mode"] == 0o700
+    said, archive = await peer.get("t/d/l", op="read_tree", exact=True)
+    await peer.put_tree("v", archive, exact=True)
+    assert said["type"] == "file" and (await peer.sh("stat -c %a v/file; ls v")).stdout == "4750\nfile\n"
 
 
 def archive(**fields: object) -> bytes:
@@ -165,16 +178,15 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "absolute": {"name": "/tmp/out", "size": 1},
     "a device": {"name": "null", "type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 3},
     "a hard link out": {"name": "l", "type": tarfile.LNKTYPE, "linkname": "../../etc/passwd"},
+    "a hard link to what is there": {"name": "l", "type": tarfile.LNKTYPE, "linkname": "etc/passwd"},
 }
 
 
+@pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_no_archive_leaves_its_directory(peer: Peer, name) -> None:
-    channel = await peer.begin("write_tree", path="u", key=None)
-    await peer.send(FrameType.DATA, archive(**HOSTILE[name]), channel=channel)
-    await peer.send(FrameType.END, channel=channel)
+async def test_no_archive_leaves_its_directory(peer: Peer, name, exact) -> None:
     try:
-        await peer.reply(channel)
+        await peer.put_tree("u", archive(**HOSTILE[name]), exact=exact)
     except Refused as caught:
         assert caught.code == "FILE"
     shown = await peer.sh("ls /tmp out ../out 2>/dev/null; test -c u/null && echo device; test -e u/l && echo linked; true")

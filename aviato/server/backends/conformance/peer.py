@@ -141,6 +141,13 @@ class Peer:
         await self.send(FrameType.END, channel=channel)
         return await self.reply(channel)
 
+    async def put_tree(self, path: str, archive: bytes, **fields: Any) -> None:
+        """A tree by its archive."""
+        channel = await self.begin("write_tree", path=path, key=None, **fields)
+        await self.send(FrameType.DATA, archive, channel=channel)
+        await self.send(FrameType.END, channel=channel)
+        await self.reply(channel)
+
     async def reply(self, channel: int) -> dict[str, Any]:
         """The REPLY, credits left aside."""
         while (frame := await self.next(channel)).type == FrameType.CREDIT:
