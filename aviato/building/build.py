@@ -17,6 +17,7 @@ from aviato.aio.async_sandbox import AsyncSandbox
 from aviato.building import placing
 from aviato.building.copy_files import CopyFiles
 from aviato.building.dockerfile_stage import PATH, Commands, DockerfileStage
+from aviato.building.downloaded import Downloads
 from aviato.building.fetching import fetched
 from aviato.building.steps import Copy, Run, Setting
 from aviato.core.images import have
@@ -60,7 +61,8 @@ async def build(client: Client, lease: Lease, source: Source, create: dict[str, 
     Raises:
         SandboxImageError: it cannot be built; its reason is `build_failed` where a step failed.
     """
-    return await _Builder(client, lease, create).built(source)
+    async with Downloads() as downloads:
+        return await _Builder(client, lease, create, downloads).built(source)
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,10 @@ class _Plan:
 
 
 class _Builder:
-    def __init__(self, client: Client, lease: Lease, create: dict[str, Any]) -> None:
+    def __init__(self, client: Client, lease: Lease, create: dict[str, Any], downloads: Downloads) -> None:
         self._client = client
         self._lease = lease
+        self._downloads = downloads
         self._create = _bare(create)
         self._plans: dict[Source, _Plan] = {}
 
@@ -126,6 +129,9 @@ class _Builder:
             found = [await in_thread(step.inputs)]
         if isinstance(step, CopyFiles) and step.source is not None:
             found.append((await self._plan(step.source)).key)
+        if isinstance(step, CopyFiles) and step.urls:
+            with _failing(step):
+                found += await self._downloads.inputs(step)
         return found
 
     async def _base(self, base: str) -> tuple[str, Commands]:
@@ -187,6 +193,7 @@ class _Builder:
         if not isinstance(step, CopyFiles) or step.source is None:
             with _failing(step):
                 found = await in_thread(step.found) if isinstance(step, CopyFiles) else []
+                found += await self._downloads.found(step) if isinstance(step, CopyFiles) and step.urls else []
             yield found
             return
         origin = self._sandbox(await self.built(step.source), has_network=False)

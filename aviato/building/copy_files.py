@@ -42,6 +42,8 @@ class CopyFiles:
         owner: `USER[:GROUP]` of all; None: what comes of an image or an archive keeps its own, and else it is root.
         mode: of all files and directories; None: that each has.
         unpacked: whether archives are put there as what is in them.
+        urls: what comes of the web beside them.
+        checksum: `sha256:…` of the only one; None: whatever comes.
         said: what it is called.
     """
 
@@ -54,6 +56,8 @@ class CopyFiles:
     owner: str | None = None
     mode: int | None = None
     unpacked: bool = False
+    urls: tuple[str, ...] = ()
+    checksum: str | None = None
     said: str = field(default="", compare=False)
 
     def __str__(self) -> str:
@@ -73,7 +77,7 @@ class CopyFiles:
         return [Found(name, [Entry(name, tar.FILE, _GIVEN_MODE, content=text.encode())]) for name, text in self.texts]
 
     def inputs(self) -> str:
-        """What its result depends on beside the image that files come from: names, modes and contents, and no times. Blocks.
+        """What its result depends on: names, modes and contents, no times, and nothing of images and URLs. Blocks.
 
         Raises:
             OSError: something cannot be read.
@@ -285,10 +289,11 @@ def _entry(path: str, name: str, info: os.stat_result) -> Entry:
         return Entry(name, tar.DIRECTORY, mode, mtime=mtime)
     if stat.S_ISLNK(info.st_mode):
         return Entry(name, tar.LINK, 0o777, mtime=mtime, target=os.readlink(path))
-    return Entry(name, tar.FILE, mode, info.st_size, mtime, open=partial(_opened, path))
+    return Entry(name, tar.FILE, mode, info.st_size, mtime, open=partial(opened, path))
 
 
-def _opened(path: str) -> IO[bytes]:
+def opened(path: str) -> IO[bytes]:
+    """A file of the caller's, and never what a link leads to. Blocks."""
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb", buffering=0)
 
 

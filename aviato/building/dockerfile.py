@@ -22,7 +22,7 @@ KINDS = (
 IGNORED = frozenset(("EXPOSE", "HEALTHCHECK", "MAINTAINER", "STOPSIGNAL", "VOLUME"))
 """They say nothing of a sandbox."""
 _FLAGS = {
-    "ADD": ("chown", "chmod", "link"),
+    "ADD": ("chown", "chmod", "link", "checksum"),
     "COPY": ("from", "chown", "chmod", "link"),
     "FROM": ("platform",),
     "RUN": ("mount", "network"),
@@ -34,6 +34,7 @@ _DIRECTIVE = re.compile(r"#\s*([A-Za-z][A-Za-z0-9]*)\s*=\s*(\S.*?)\s*")
 _INSTRUCTION = re.compile(r"([A-Za-z]+)(?:\s+(.*))?", re.DOTALL)
 _FLAG = re.compile(r"--([a-z][a-z-]*)(?:=(\S*))?(?:\s+|$)")
 _HEREDOC = re.compile(r"\d*<<(-?)([^<]*)")
+CHECKSUM = r"sha256:[0-9a-f]{64}"
 _STAGE = re.compile(r"[a-z][a-z0-9._-]*", re.ASCII)
 _SHOWN_CHARACTERS = 80
 
@@ -346,8 +347,26 @@ def _check_copy(one: Instruction) -> None:
         raise WordError(f"{one.kind} --from copies no text of the file")
     for word in words:
         _check_word(one, word)
-        if one.kind == "ADD" and re.match(r"(?:https?|git|ssh)://|git@", word.strip("\"'"), re.IGNORECASE):
-            raise WordError(f"ADD of the URL {word} is not supported: fetch it by RUN, or before the build and COPY it")
+    for word in words[:-1]:
+        url_of(one.kind, word.strip("\"'"))
+    checksum = one.flag("checksum")
+    if checksum is not None and not re.fullmatch(rf"{CHECKSUM}|.*\$.*", checksum, re.ASCII):
+        raise WordError(f"--checksum={shown(checksum, _SHOWN_CHARACTERS)} is not supported: it is sha256: and 64 hex digits")
+
+
+def url_of(kind: str, source: str) -> str | None:
+    """A source as a URL that can be fetched; None: it is a file's name.
+
+    Raises:
+        WordError: it is a URL of something else, or nothing that the instruction takes.
+    """
+    if re.match(r"(?:git|ssh)://|git@|https?://[^#?]*\.git(?:[#?]|$)", source, re.IGNORECASE):
+        raise WordError(f"{kind} of the git repository {source} is not supported: clone it before the build, and COPY it")
+    if re.match(r"https?://", source, re.IGNORECASE) is None:
+        return None
+    if kind == "COPY":
+        raise WordError(f"COPY takes no URLs: write ADD {source}")
+    return source
 
 
 def _stage(one: Instruction, before: Sequence[Stage]) -> Stage:

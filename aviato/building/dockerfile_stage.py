@@ -6,9 +6,10 @@ import posixpath
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from aviato.building.copy_files import CopyFiles
-from aviato.building.dockerfile import IGNORED, Heredoc, Instruction, wrong
+from aviato.building.dockerfile import CHECKSUM, IGNORED, Heredoc, Instruction, url_of, wrong
 from aviato.building.dockerfile_words import WordError, expand
 from aviato.building.steps import Run, Setting
 
@@ -206,12 +207,21 @@ class _Translation:
         sources = tuple(self._expand(one, word) for word in given if word not in texts)
         if not all(sources):
             raise WordError(f"a source is empty: {' '.join(given)}")
+        urls = tuple(source for source in sources if url_of(one.kind, source) is not None)
+        destination = self._destination(one, last)
+        if destination.endswith("/") and not all(name_of(url) for url in urls):
+            raise WordError(f"the URL has no name for a file in {destination}: write the file's name as the destination")
+        checksum = self._flag(one, "checksum")
+        if checksum is not None and (len(sources) != 1 or not urls):
+            raise WordError("--checksum is of one URL")
+        if checksum is not None and not re.fullmatch(CHECKSUM, checksum, re.ASCII):
+            raise WordError(f"--checksum={checksum} is not supported: it is sha256: and 64 hex digits")
         owner, mode = self._flag(one, "chown"), self._flag(one, "chmod")
         wanted = one.flag("from")
         self.steps.append(
             CopyFiles(
-                sources,
-                self._destination(one, last),
+                tuple(source for source in sources if source not in urls),
+                destination,
                 self._stage.directory,
                 self._stage.rules,
                 None if wanted is None else dict(self._stage.sources)[wanted.lower()],
@@ -219,6 +229,8 @@ class _Translation:
                 owner,
                 None if mode is None else _octal(mode),
                 one.kind == "ADD",
+                urls,
+                checksum,
                 self._said(one),
             )
         )
@@ -246,6 +258,15 @@ class _Translation:
 
     def _absolute(self, path: str) -> str:
         return "/" + posixpath.normpath(posixpath.join("/", self.commands.working_dir or "/", path)).lstrip("/")
+
+
+def name_of(url: str) -> str:
+    """The last name of a URL's path; empty: it has none."""
+    try:
+        name = posixpath.basename(unquote(urlsplit(url).path))
+    except ValueError as error:
+        raise WordError(f"{url} is no URL: {error}") from None
+    return "" if name in (".", "..") or "\0" in name else name
 
 
 def _octal(text: str) -> int:

@@ -83,8 +83,8 @@ impl Archives {
         symlink("../outside", inside.join("link")).unwrap();
         let before = self.outside();
         let name = if random.one_in(2) { &b"."[..] } else { b"tree" };
-        let mut arrival =
-            Arrival::new(Place { directory: opened(&inside), name: name.to_vec() }, random.one_in(2)).unwrap();
+        let exact = random.one_in(2);
+        let mut arrival = Arrival::new(Place { directory: opened(&inside), name: name.to_vec() }, exact).unwrap();
         let arrived = arrive(&mut arrival, input, random);
         if arrived.is_err() {
             while !arrival.abort() {}
