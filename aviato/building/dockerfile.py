@@ -378,6 +378,8 @@ def _stage(one: Instruction, before: Sequence[Stage]) -> Stage:
         name = words[2].lower()
         if not _STAGE.fullmatch(name):
             raise WordError(f"{shown(words[2], _SHOWN_CHARACTERS)!r} is no name of a stage: letters, digits and ._- within")
+        if name == "scratch":
+            raise WordError("scratch is the image of no files, and no name of a stage")
         if name in [stage.name for stage in before]:
             raise WordError(f"the stage {name} is there twice")
     _check_word(one, words[0])

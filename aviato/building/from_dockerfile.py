@@ -141,8 +141,6 @@ class _Reading:
             raise wrong(self._name, stage.begin.line, f"FROM: {error}") from None
         if not base:
             raise wrong(self._name, stage.begin.line, f"FROM {stage.base} is empty: no ARG before the first FROM gives it")
-        if base == "scratch":
-            raise wrong(self._name, stage.begin.line, "FROM scratch is not supported: begin with an image")
         return base
 
     def _image(self, one: Instruction, reference: str) -> Source:

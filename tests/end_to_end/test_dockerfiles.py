@@ -386,7 +386,7 @@ def test_what_fails(context: Path, write: Write, text: str, message: str) -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("FROM scratch", "Dockerfile:1: FROM scratch is not supported"),
+        ("FROM host AS scratch", "Dockerfile:1: scratch is the image of no files"),
         ("FROM $NONE", "Dockerfile:1: FROM .*empty"),
         ("FROM --platform=linux/none host", "Dockerfile:1: .*linux/none"),
         ("FROM host\nCOPY --from=1 a b", "Dockerfile:2: .*no stage 1"),

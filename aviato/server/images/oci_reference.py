@@ -12,6 +12,8 @@ from aviato.wire.ids import SNAPSHOT_ID
 DEFAULT_REGISTRY = "docker.io"
 DEFAULT_TAG = "latest"
 LONGEST_NAME = 255
+SCRATCH = "scratch"
+"""The image of no files, which is in no registry."""
 LAYOUT, ARCHIVE = "oci:", "docker-archive:"
 
 _COMPONENT = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
@@ -29,7 +31,7 @@ class OciReference:
     """Which image somebody means.
 
     Attributes:
-        kind: `registry`, `layout` (a directory) or `archive` (a file).
+        kind: `registry`, `layout` (a directory), `archive` (a file) or `scratch` (nothing).
         registry: host and port of a `registry` one; Docker Hub is `docker.io`.
         repository: the path there.
         tag: of a registry or a layout; the name within an archive; None if a digest says which, or the only one is meant.
@@ -37,7 +39,7 @@ class OciReference:
         path: of a `layout` or an `archive`, as written.
     """
 
-    kind: Literal["registry", "layout", "archive"]
+    kind: Literal["registry", "layout", "archive", "scratch"]
     registry: str = ""
     repository: str = ""
     tag: str | None = None
@@ -50,6 +52,8 @@ class OciReference:
         if self.kind == "registry":
             end = f"@{self.digest}" if self.digest else f":{self.tag}"
             return f"{self.registry}/{self.repository}{end}"
+        if self.kind == "scratch":
+            return SCRATCH
         start = LAYOUT if self.kind == "layout" else ARCHIVE
         return f"{start}{self.path}" + (f":{self.tag}" if self.tag else "")
 
@@ -64,6 +68,8 @@ def parse_oci_reference(text: str) -> OciReference:
         return _file("layout", text, text[len(LAYOUT) :])
     if text.startswith(ARCHIVE):
         return _file("archive", text, text[len(ARCHIVE) :])
+    if text == SCRATCH:
+        return OciReference(kind="scratch")
     return _in_registry(text)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aviato.server.images.docker_archive import DockerArchive
+from aviato.server.images.empty_image import EmptyImage
 from aviato.server.images.oci_layout import OciLayout
 from aviato.server.images.registry import Registry
 
@@ -36,4 +37,6 @@ async def open_source(
         return await OciLayout.open(reference)
     if reference.kind == "archive":
         return await DockerArchive.open(reference, scratch, most_bytes)
+    if reference.kind == "scratch":
+        return EmptyImage()
     return Registry(reference, mirrors=mirrors, patience=patience)
