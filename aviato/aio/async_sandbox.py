@@ -65,7 +65,7 @@ class AsyncSandbox(Suggesting):
 
     async def get_status(self) -> SandboxStatus:
         """Ask the server."""
-        return (await self._handle.refresh()).status
+        return await self._handle.ask_status()
 
     async def stop(
         self, graceful_shutdown_seconds: float = 10.0, *, missing_ok: bool = False, snapshot_on_stop: bool = False

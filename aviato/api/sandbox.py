@@ -400,7 +400,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxSnapshots, San
         Raises:
             SandboxNotFoundError: the server does not know it.
         """
-        return begin(self._state.do(_ask_status), f"status of {self.sandbox_id}").result()
+        return begin(self._state.do(lambda handle: handle.ask_status()), f"status of {self.sandbox_id}").result()
 
     def __repr__(self) -> str:
         why = self.status_reason
@@ -433,17 +433,6 @@ def _failed(ref: OperationRef[Any]) -> bool:
 
 async def _wait_running(handle: SandboxHandle) -> None:
     await handle.wait_running()
-
-
-async def _ask_status(handle: SandboxHandle) -> SandboxStatus:
-    if not handle.begun:
-        return SandboxStatus.UNSPECIFIED
-    if handle.queued:
-        return SandboxStatus.PENDING
-    if handle.info is not None and not handle.accepted:
-        return handle.info.status
-    await handle.until_accepted()
-    return (await handle.refresh()).status
 
 
 async def _wait_ended(handle: SandboxHandle, limit: float | None, raise_on_termination: bool) -> None:

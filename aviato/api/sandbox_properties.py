@@ -38,19 +38,22 @@ class SandboxProperties:
         """
         info = self._state.last_seen
         if info is None:
-            return SandboxStatus.PENDING if self._state.on_its_way else SandboxStatus.UNSPECIFIED
+            is_pending = self._state.on_its_way or self._state.waits_for is not None
+            return SandboxStatus.PENDING if is_pending else SandboxStatus.UNSPECIFIED
         return info.status
 
     @property
     def status_reason(self) -> str | None:
-        """Why it ended, such as `stopped`, `exited` or `lifetime`; of one that waits, where: `queued: place 3 …`."""
+        """Why it ended, such as `stopped`, `exited` or `lifetime`; of one that waits for what: `pulling` or `building` of its
+        image, or `queued: place 3 …`.
+        """
         position = self._state.queue_position
         if position is not None:
             return f"queued: place {position} in its session's queue"
         info = self._state.last_seen
         if info is not None and info.queue is not None:
             return f"queued: place {info.queue.position} in the server's queue"
-        return None if info is None else info.status_reason
+        return self._state.waits_for if info is None else info.status_reason
 
     @property
     def status_updated_at(self) -> datetime | None:

@@ -50,6 +50,8 @@ class Building:
         create: the fields of the sandbox.
     """
 
+    status_reason = "building"
+
     def __init__(self, recipe: Recipe, client: Client, lease: Lease, create: dict[str, Any]) -> None:
         self._recipe = recipe
         self._client = client

@@ -138,6 +138,11 @@ class SandboxState:
         return self._handle is not None and self._handle.on_its_way
 
     @property
+    def waits_for(self) -> str | None:
+        """What it waits for before the server can be asked for it, such as `building`."""
+        return None if self._handle is None else self._handle.waits_for
+
+    @property
     def is_accepted(self) -> bool:
         """Whether the server is known to have it."""
         return self.accepted or (self._handle is not None and self._handle.accepted)

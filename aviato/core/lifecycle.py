@@ -40,6 +40,11 @@ _noted: set[str] = set()
 class Beginning(Protocol):
     """What has to be there before a sandbox can be asked for."""
 
+    @property
+    def status_reason(self) -> str | None:
+        """Of a sandbox that waits for it, which no server knows yet; None: nothing is said of it."""
+        ...
+
     async def taken(self) -> str:
         """The image that the sandbox is of, once that is there.
 
@@ -70,6 +75,7 @@ class SandboxHandle:
         stopped: this side has asked for its end.
         over: the server ends it, and nobody need ask.
         releasable: nobody can begin an operation any more; the server is told once the last one has ended.
+        waits_for: what it waits for before it can be asked for, as its `status_reason`; None: nothing.
         forking: what children that were asked for by now begin with, as far as it is not there yet; a stop waits for it.
         used_at: when the last operation of this process ended, by the monotonic clock.
     """
@@ -94,6 +100,7 @@ class SandboxHandle:
         self.over = False
         self.accepted = create is None
         self.slots = slots
+        self.waits_for: str | None = None
         self.forking: list[SharedTask[None]] = []
         self._create = create
         self._beginning = beginning
@@ -185,6 +192,7 @@ class SandboxHandle:
                 await self._take(turn)
             if self._beginning is not None:
                 # From here on it is of that image for all who make others like it, such as a grade.
+                self.waits_for = self._beginning.status_reason
                 self._create = {**self._create, "image": await self._beginning.taken()}
                 self._beginning = None  # Until then another start needs it, too.
             own: dict[str, Any] = {"sandbox_id": self.sandbox_id}
@@ -201,6 +209,7 @@ class SandboxHandle:
                 self.slots.leave(self)
             raise
         finally:
+            self.waits_for = None
             self.leave()
             self._leave_beginning()
         if self.slots is not None:
@@ -265,6 +274,17 @@ class SandboxHandle:
             self.lease.waiting_in_queue(info.queue)
 
     # -- looking
+
+    async def ask_status(self) -> SandboxStatus:
+        """The status as the server has it; while it cannot know the sandbox yet, as it is here."""
+        if not self.begun:
+            return SandboxStatus.UNSPECIFIED
+        if self.queued or self.waits_for is not None:
+            return SandboxStatus.PENDING
+        if self.info is not None and not self.accepted:
+            return self.info.status
+        await self.until_accepted()
+        return (await self.refresh()).status
 
     async def refresh(self) -> SandboxInfo:
         """Ask the server."""

@@ -53,6 +53,8 @@ class Fork:
         image: of the children.
     """
 
+    status_reason = None
+
     def __init__(self, parent: Callable[[], SandboxHandle], children: int) -> None:
         self.image = new_snapshot_id()
         self._parent = parent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,45 @@ def steps(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.fixture(autouse=True)
 def _told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="aviato")
+
+
+def test_status_while_it_is_built(session: Session, tmp_path: Path) -> None:
+    image = unique(tmp_path).run("sleep 1")
+    sandbox = session.sandbox(container_image=image)
+    seen = set()
+    deadline = time.monotonic() + 30
+    while sandbox.status != "running" and time.monotonic() < deadline:
+        seen.add((str(sandbox.status), sandbox.status_reason))
+        if sandbox.status_reason == "building":
+            assert sandbox.get_status() == "pending" and repr(sandbox).endswith("pending (building)>")
+        time.sleep(0.02)
+    assert ("pending", "building") in seen and (sandbox.get_status(), sandbox.status_reason) == ("running", None)
+    failing = session.sandbox(container_image=unique(tmp_path).run("sleep 0.5; exit 1"))
+    call = failing.exec(["true"])
+    seen = set()
+    while not call.done():
+        seen.add((str(failing.status), failing.status_reason))
+        time.sleep(0.02)
+    assert ("pending", "building") in seen and (failing.status, failing.status_reason) == ("unspecified", None)
+    with pytest.raises(SandboxImageError, match="returncode 1"):
+        call.result()
+
+
+def test_status_for_coroutines(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with aviato.Sandbox(container_image=unique(tmp_path).run("sleep 0.7")) as sandbox:
+            assert (sandbox.status, sandbox.status_reason) == ("running", None)
+        sandbox = aviato.Sandbox.run(container_image=unique(tmp_path).run("sleep 0.8"))
+        call = sandbox.exec(["true"])
+        seen = set()
+        while not call.done():
+            seen.add((str(sandbox.status), sandbox.status_reason))
+            await asyncio.sleep(0.02)
+        await call
+        assert ("pending", "building") in seen and sandbox.status == "running"
+        await sandbox.stop()
+
+    asyncio.run(main())
 
 
 def test_what_the_steps_leave(session: Session, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
