@@ -138,7 +138,7 @@ class _Builder:
         """The id of an image, fetched if need be; of what is the machine's own, its name. And what it says of commands."""
         info: Any
         if base != "host" and not base.startswith("dir:") and not _INTERPRETER.fullmatch(base):
-            info = await have(self._client, base)
+            info = await self._client.inspect_image(base) if await self._is_here(base) else await have(self._client, base)
         elif base == "host" or base.startswith("dir:") or (info := await self._of_interpreter(base)) is None:
             return base, Commands(path=PATH if base.startswith("dir:") else f"/.aviato/bin:{PATH}")
         commands = Commands(info.environment, info.working_dir, tuple(info.entrypoint), tuple(info.command))

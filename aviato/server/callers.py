@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from contextvars import ContextVar
@@ -10,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
+from aviato.wire.images import BUILT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,6 +61,15 @@ class Caller:
         if self.tenant is None:
             return None
         return (self.tenant, EARLIER) if self.sees_earlier else (self.tenant,)
+
+    def image(self, reference: str) -> str:
+        """What a reference means of theirs: steps of builds are called the same by all who build the same, and are their own.
+
+        Whoever could give such a name for others would have them go on with what they have not made.
+        """
+        if self.tenant is None or not reference.startswith(f"{BUILT}/"):
+            return reference
+        return f"{BUILT}/{hashlib.sha256(self.tenant.encode()).hexdigest()[:32]}/{reference.removeprefix(f'{BUILT}/')}"
 
     def check_secrets(self, wanted: Iterable[tuple[str, str]]) -> None:
         """See whether these secrets may be given to a sandbox. Whether there are any such plays no part.

@@ -63,7 +63,7 @@ def test_status_while_it_is_built(session: Session, tmp_path: Path) -> None:
 
 def test_status_for_coroutines(tmp_path: Path) -> None:
     async def main() -> None:
-        sandbox = aviato.Sandbox.run(container_image=unique(tmp_path).run("sleep 0.8"))
+        sandbox = aviato.Sandbox(container_image=unique(tmp_path).run("sleep 0.8"))
         call = sandbox.exec(["true"])
         seen = set()
         while not call.done():

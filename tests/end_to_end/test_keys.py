@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 import aviato
 from aviato import AsyncClient, AviatoValidationError, Sandbox, SandboxNotFoundError, Secret
+from aviato.server.service.snapshots import MOST_OF_A_KEY
 
 KEYS = """
 all
@@ -26,19 +29,77 @@ guest tenant=guests
 
 @pytest.fixture
 def enter(make_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Go on with another key."""
+    """Go on with another key; with an empty one as the server's user."""
     (tmp_path / "keys").write_text(KEYS)
     server = make_server(port=0, api_key_file=tmp_path / "keys", secrets_dir=tmp_path)
     deadline = time.monotonic() + 20
     while (found := re.search(r"AVIATO_BASE_URL=(http://\S+)\n", server.log.read_text())) is None:
         assert time.monotonic() < deadline, server.log.read_text()
         time.sleep(0.01)
-    monkeypatch.setenv("AVIATO_BASE_URL", found[1])
 
     def enter(key: str) -> None:
-        monkeypatch.setenv("AVIATO_API_KEY", key)
+        monkeypatch.setenv("AVIATO_BASE_URL", found[1] if key else server.url)
+        monkeypatch.setenv("AVIATO_API_KEY", key) if key else monkeypatch.delenv("AVIATO_API_KEY", raising=False)
 
     return enter
+
+
+BUILD = """
+import logging, sys, aviato
+told = []
+handler = logging.Handler()
+handler.emit = lambda record: told.append(record.getMessage())
+logging.getLogger("aviato").addHandler(handler)
+logging.getLogger("aviato").setLevel(logging.INFO)
+image = aviato.Image.from_("host").run(f"echo {sys.argv[1]} >/srv/one").run("date +%s%N >/srv/two")
+info = image.build().result()
+with aviato.Session() as session:
+    content = session.sandbox(container_image=info.reference).read_file("/srv/two").result().decode().strip()
+print(sum(one.startswith("building: ") for one in told), content, info.reference, info.image_id)
+"""
+
+
+def test_builds_are_those_of_the_key(enter: Callable[[str], None], tmp_path: Path) -> None:
+    def built(key: str) -> tuple[str, ...]:
+        enter(key)
+        argv = [sys.executable, "-c", BUILD, str(tmp_path)]
+        return tuple(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split())
+
+    # All make what they ask for themselves, the server's user too: nobody gets what another has put under its name.
+    made = {key: built(key) for key in ("all", "guest", "")}
+    assert [one[0] for one in made.values()] == ["2", "2", "2"] and len({one[1] for one in made.values()}) == 3
+    assert len({one[2] for one in made.values()}) == 1 and made["all"][2].startswith("aviato.build/")
+    assert built("all") == ("0", *made["all"][1:]) and built("none") == ("0", *made["guest"][1:])
+    enter("guest")
+    assert aviato.Sandbox.list_snapshots().result() == []
+    with pytest.raises(aviato.AviatoAuthenticationError, match="names no images"):
+        aviato.Image.from_("host").run(f"echo {tmp_path} >/srv/one").build(name="mine:1").result()
+    with aviato.Session() as session:
+        for image in (made["all"][3], made[""][3]):
+            with pytest.raises(aviato.SandboxImageError, match="is not here"):
+                session.sandbox(container_image=image).exec(["true"]).result()
+
+    async def images() -> list[str]:
+        async with AsyncClient() as client:
+            return [one.image_id or "" for one in await client.images()]
+
+    assert made["guest"][3] in (found := asyncio.run(images())) and not {made["all"][3], made[""][3]} & {*found}
+
+
+def test_steps_of_builds_make_room(enter: Callable[[str], None], tmp_path: Path) -> None:
+    enter("all")
+    with aviato.Session() as session:
+        sandbox = session.sandbox()
+        for _ in range(MOST_OF_A_KEY - 2):
+            sandbox.snapshot().result()
+        image = aviato.Image.from_("host")
+        for number in range(4):
+            image = image.run(f"echo {tmp_path} >>/srv/{number}")
+        assert len(session.sandbox(container_image=image).list_files("/srv").result()) == 4
+        for _ in range(2):
+            sandbox.snapshot().result()
+        with pytest.raises(aviato.SandboxSnapshotError, match=f"has {MOST_OF_A_KEY} snapshots"):
+            sandbox.snapshot().result()
 
 
 def test_snapshots_are_those_of_the_key(enter: Callable[[str], None]) -> None:

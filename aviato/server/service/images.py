@@ -61,7 +61,7 @@ class Images:
             raise SandboxImageError(f"{reference!r} is of this machine: there is nothing to pull", reason="bad_reference")
         pull = None if caller.tenant is not None else self._known(reference)
         if pull is None and (not refresh or caller.tenant is not None):
-            here = await in_thread(store.find, reference)
+            here = await in_thread(store.find, caller.image(reference))
             if here is not None and _sees(caller, here):
                 return _info(here, reference)
         if caller.tenant is not None:
@@ -105,7 +105,7 @@ class Images:
             SandboxImageError: it is none of them, or this server has no store.
         """
         store = self.store()
-        found = await in_thread(store.find, reference)
+        found = await in_thread(store.find, caller.image(reference))
         if found is not None and _sees(caller, found):
             return _info(found, reference)
         pull = self._known(reference)

@@ -105,6 +105,7 @@ class Sandboxes:
         Raises:
             AviatoValidationError: there are none of that name, or not for this caller.
         """
+        request = _of(caller, request)
         if request.packages is not None and self._registry.find_record(request.sandbox_id) is None:
             self._check(request)
             await self._check_packages(request, request.packages, caller)
@@ -247,7 +248,7 @@ class Sandboxes:
             AviatoError: as for a create.
         """
         lasting: dict[str, Any] = {"detached": True, "lease_id": None, "max_lifetime_seconds": None, "secrets": []}
-        bare = request.model_copy(update={**lasting, "secret_values": {}, "idle_timeout_seconds": None})
+        bare = _of(caller, request).model_copy(update={**lasting, "secret_values": {}, "idle_timeout_seconds": None})
         self.check(bare, caller)
         if bare.command is not None:
             message = "sandboxes of a pool have no main command"
@@ -442,6 +443,13 @@ def _earlier_hash(request: CreateSandbox) -> str:
 def _on_record(limits: tuple[tuple[str, Limit], ...]) -> dict[str, dict[str, Any]]:
     """For the store; held once for all sandboxes that have the same."""
     return {name: {**vars(limit)} for name, limit in limits}
+
+
+def _of(caller: Caller, request: CreateSandbox) -> CreateSandbox:
+    """A request with what its image means of its caller's."""
+    if request.image is None or (meant := caller.image(request.image)) == request.image:
+        return request
+    return request.model_copy(update={"image": meant})
 
 
 def _process(peer: Callable[[], Peer | None]) -> str:

@@ -18,6 +18,7 @@ from aviato.server.states import State
 from aviato.system.threads import in_thread
 from aviato.wire.errors import RequestConflictError
 from aviato.wire.ids import SNAPSHOT_ID
+from aviato.wire.images import BUILT
 from aviato.wire.snapshots import SnapshotInfo, SnapshotList
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from aviato.wire.snapshots import TakeSnapshot
 
 MOST_OF_A_KEY = 64
-"""Snapshots that an API key may have at once."""
+"""Snapshots that an API key may have at once, steps of its builds among them."""
 
 
 class Snapshots:
@@ -71,6 +72,8 @@ class Snapshots:
         if SNAPSHOT_ID.fullmatch(snapshot_id) is None:
             raise SandboxSnapshotError(f"{snapshot_id!r} is not the id of a snapshot", reason="bad_id", is_infrastructure=False)
         store = self._store(sandbox_id)
+        if request.kind == "build" and request.name is not None:
+            request = request.model_copy(update={"name": caller.image(request.name)})
         if (known := await self._find(store, snapshot_id)) is not None:
             if known.sandbox_id != sandbox_id:
                 raise RequestConflictError(f"{snapshot_id} was used before for another sandbox")
@@ -129,7 +132,7 @@ class Snapshots:
 
     async def _check(self, request: TakeSnapshot, caller: Caller, store: ImageStore, sandbox_id: str) -> None:
         if request.name is not None:
-            if caller.tenant is not None:
+            if caller.tenant is not None and (request.kind != "build" or not request.name.startswith(f"{BUILT}/")):
                 message = "this API key names no snapshots: use their ids, which are images too"
                 raise SandboxSnapshotError(message, sandbox_id=sandbox_id, reason="tenant", is_infrastructure=False)
             try:
@@ -139,9 +142,20 @@ class Snapshots:
                 raise SandboxSnapshotError(
                     message, sandbox_id=sandbox_id, reason=error.reason, is_infrastructure=False
                 ) from None
-        if caller.tenant is not None and len(await self._seen(caller)) + len(self._taking) >= MOST_OF_A_KEY:
+        if caller.tenant is not None and not await self._has_room(caller, store):
             message = f"this API key has {MOST_OF_A_KEY} snapshots, and may have no more; remove some"
             raise SandboxSnapshotError(message, sandbox_id=sandbox_id, reason="key_limit", is_infrastructure=False)
+
+    async def _has_room(self, caller: Caller, store: ImageStore) -> bool:
+        """Whether a key may have another one. Steps of builds make room, the longest unused first: they can be made again."""
+        seen = await self._seen(caller)
+        steps = [one for one in seen if one.snapshot is not None and one.snapshot.kind == "build"]
+        excess = len(seen) + len(self._taking) + 1 - MOST_OF_A_KEY
+        if excess > len(steps):
+            return False
+        for one in sorted(steps, key=lambda one: one.used_at or one.pulled_at)[: max(excess, 0)]:
+            await store.remove_snapshot(_id_of(one))
+        return True
 
     async def _take(
         self, store: ImageStore, sandbox_id: str, snapshot_id: str, request: TakeSnapshot, caller: Caller

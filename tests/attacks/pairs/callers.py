@@ -25,6 +25,7 @@ from aviato.wire.ids import (
     new_sandbox_id,
     new_snapshot_id,
 )
+from aviato.wire.images import BUILT
 from aviato.wire.session import PIECE_BYTES, WHOLE, WINDOW_BYTES, encode_head, encode_opening
 from tests.attacks.registry import Area, Arena, Patch
 from tests.conftest import RunningServer, make_state_dir, remove, start_server
@@ -52,6 +53,16 @@ JOINED = area.defence(
 SNAPSHOTS = area.defence(
     "a snapshot is an image for its tenant",
     patches=(Patch("server/service/images.py", "(image.is_snapshot and not caller.sees(image.owner)) or ", ""),),
+)
+BUILDS = area.defence(
+    "names of steps of builds are a tenant's own",
+    patches=(
+        Patch(
+            "server/callers.py",
+            'if self.tenant is None or not reference.startswith(f"{BUILT}/"):',
+            "if True:",
+        ),
+    ),
 )
 ANOTHER_PLACE = area.defence(
     "a sandbox that is reset goes on in another place",
@@ -370,6 +381,16 @@ def begin_with(place: Place) -> bool:
     assert status == 200, taken
     body = {"sandbox_id": new_sandbox_id(), "detached": True, "image": snapshot}
     return place.ask("other", "POST", "/v1/sandboxes", body)[0] == 201
+
+
+@attack("take the name of a step that another key has built", BUILDS)
+def take_name(place: Place) -> bool:
+    step = {"name": f"{BUILT}/{'0' * 40}:latest", "kind": "build"}
+    for key in ("mine", "other"):
+        status, taken = place.ask(key, "PUT", f"/v1/sandboxes/{place.running(key)}/snapshots/{new_snapshot_id()}", step)
+        assert status == 200, taken
+    body = {"sandbox_id": new_sandbox_id(), "detached": True, "image": step["name"]}
+    return place.ask("mine", "POST", "/v1/sandboxes", body)[0] != 201
 
 
 @attack("reset a sandbox to another key's snapshot", SNAPSHOTS)
