@@ -258,8 +258,8 @@ class Sandboxes:
         return bare
 
     def info(self, accepted: Accepted) -> SandboxInfo:
-        """What its caller is told."""
-        return self._info(accepted.sandbox, accepted.record)
+        """What its caller is told: how it is by now. One whose place was ready runs after the first turn of its life."""
+        return self._info(accepted.sandbox, accepted.record if accepted.sandbox is None else accepted.sandbox.record)
 
     async def get(
         self, sandbox_id: str, wait: Literal["running", "ended"] | None = None, timeout_seconds: float = 0.0
