@@ -43,6 +43,8 @@ UNUSED_SECONDS = 600.0
 """After so long without a claim a pool halves what it keeps; the next claim brings it back."""
 AGAIN_SECONDS = 10.0
 """After a failure."""
+BREATH_SECONDS = 0.02
+"""Before a pool that has enough is filled up: who has just claimed one runs a first command in it."""
 MOST_POOLS_OF_A_KEY = 16
 
 
@@ -231,6 +233,8 @@ class WarmPools:
     async def _filled(self, pool: _Pool) -> None:
         """Make what is missing, a few at a time."""
         try:
+            if 2 * len(pool.ready) >= pool.wanted:
+                await asyncio.sleep(BREATH_SECONDS)
             done = await asyncio.gather(*(self._make_some(pool) for _ in range(os.cpu_count() or 1)), return_exceptions=True)
             for error in done:
                 if error is not None:
