@@ -66,7 +66,8 @@ class Pool:
         Raises:
             TypeError, AviatoValidationError: an argument that cannot be meant, or the session is closed.
         """
-        return self._make(self._made_with(pooling.merged(self._options, overrides)))
+        # Those that are made with the same fields, as the same object, have them checked and encoded once.
+        return self._make(self._made_with(pooling.merged(self._options, overrides)) if overrides else self._config)
 
     def ready(self) -> OperationRef[int]:
         """How many are ready now."""
