@@ -16,6 +16,7 @@ import pytest
 import aviato
 from aviato import AviatoValidationError, Sandbox, SandboxFailedError, SandboxTerminatedError, Session
 from aviato.server.backends.local.directories import Directories
+from aviato.transport.http import HttpTransport
 
 SEEN = r"""
 exec 2>&1
@@ -85,6 +86,24 @@ def test_one_that_was_ready_is_like_a_new_one(session: Session, options: dict[st
         new = session.sandbox(**more)
         assert seen(claimed) == seen(new)
         assert "B=2" in run(claimed, "env")
+
+
+def test_who_waits_for_it_asks_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    request = HttpTransport.request
+
+    async def counted(self: Any, method: str, path: str, *others: Any, **more: Any) -> Any:
+        asked.append(f"{method} {path}")
+        return await request(self, method, path, *others, **more)
+
+    with session.pool(2) as pool:
+        full(pool)
+        monkeypatch.setattr(HttpTransport, "request", counted)
+        for variables in (None, {"A": "1"}):
+            box = pool.sandbox() if variables is None else pool.sandbox(environment_variables=variables)
+            box.wait()
+            assert box.status == "running" and box.started_at is not None
+        assert asked == ["POST /v1/sandboxes"] * 2
 
 
 def test_each_has_what_it_was_given(session: Session) -> None:
@@ -192,10 +211,11 @@ def test_what_waits_for_a_place_goes_before(make_server: Any, monkeypatch: pytes
 def test_images_of_the_command_line(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server = make_server(warm="host=2")
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
-    eventually(lambda: len(places(server)) == 2)
     with Session() as session:
         box = session.sandbox()
-        assert run(box, "hostname").strip() != box.sandbox_id
+        while run(box, "hostname").strip() == box.sandbox_id:  # None was ready yet.
+            box.stop().result()
+            box = session.sandbox()
         eventually(lambda: len(places(server)) == 3)
         box.reset().result()
         assert run(box, "hostname").strip() == box.sandbox_id

@@ -1,0 +1,118 @@
+"""Claims of places that are ready, over HTTP and a backend without processes: how they are answered, and what goes before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from aviato.exceptions import SandboxUnavailableError
+from aviato.server.service import warm_pools
+from aviato.wire.ids import new_pool_id, new_sandbox_id
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def backend(backend):
+    backend.claims, backend.claim = True, lambda spec, link: None
+    return backend
+
+
+async def pool_of(server, size, service=None):
+    """A pool that is full."""
+    pool_id = new_pool_id()
+    body = {"size": size, "sandbox": {"sandbox_id": new_sandbox_id()}}
+    await server.call("PUT", f"/v1/pools/{pool_id}", body=body, expect=200)
+    pool = (service or server.service).warm_pools._own[pool_id]
+    await eventually(lambda: len(pool.ready) == size)
+    return pool
+
+
+async def eventually(holds):
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+async def test_a_claim_is_answered_as_running(server):
+    pool = await pool_of(server, 1)
+    claimed = await server.create(pool_id=pool.pool_id)
+    assert claimed["status"] == "running" and claimed["started_at"] and claimed["startup_seconds"] > 0
+    # What a wait would have said, and what a repeat of the create says.
+    assert claimed == await server.wait(claimed["sandbox_id"], "running")
+    assert claimed == await server.create(sandbox_id=claimed["sandbox_id"], pool_id=pool.pool_id, expect=200)
+    frames = await server.exec(claimed["sandbox_id"], "echo", "hello")
+    assert [kind for kind, _ in frames] == ["ACCEPTED", "STARTED", "DATA", "EXIT"]
+
+
+async def test_several_claims_at_once(server):
+    pool = await pool_of(server, 2)
+    server.backend.switches.create_waits = asyncio.Event()
+    answers = await asyncio.gather(*(server.create(pool_id=pool.pool_id) for _ in range(4)))
+    assert sorted(answer["status"] for answer in answers) == ["pending", "pending", "running", "running"]
+    server.backend.switches.create_waits.set()
+    for answer in answers:
+        assert (await server.wait(answer["sandbox_id"], "running"))["status"] == "running"
+
+
+@pytest.mark.parametrize("runs", [False, True], ids=["before its first turn", "in the turn in which it runs"])
+async def test_a_claim_that_is_told_to_end_in_that_moment(server, monkeypatch, runs):
+    pool = await pool_of(server, 1)
+    begin = server.service.lifecycle.begin
+
+    def begin_and_end(sandbox):
+        begin(sandbox)
+        if runs:
+            sandbox.on_run.append(lambda: sandbox.ask_to_end("stopped"))
+        else:
+            sandbox.ask_to_end("stopped")
+
+    monkeypatch.setattr(server.service.lifecycle, "begin", begin_and_end)
+    claimed = await server.create(pool_id=pool.pool_id)
+    assert claimed["status"] in ("terminating", "terminated") and (claimed["started_at"] is not None) is runs
+    ended = await server.wait(claimed["sandbox_id"], "ended")
+    assert (ended["status"], ended["status_reason"]) == ("terminated", "stopped")
+    again = await server.create(sandbox_id=claimed["sandbox_id"], pool_id=pool.pool_id, expect=200)
+    assert again["status"] == "terminated"
+
+
+async def test_a_claim_that_fails(server):
+    pool = await pool_of(server, 1)
+
+    def fail(spec, link):
+        raise SandboxUnavailableError("its process 1 is gone", reason="start_failed")
+
+    server.backend.claim = fail
+    claimed = await server.create(pool_id=pool.pool_id)
+    assert claimed["status"] != "running" and claimed["started_at"] is None
+    ended = await server.wait(claimed["sandbox_id"], "running")
+    assert ended["status"] == "failed" and "process 1 is gone" in ended["message"]
+
+
+async def test_another_server_knows_where_it_is(serving, folder, backend):
+    async with serving(folder, backend) as (service, client, _):
+        pool = await pool_of(client, 1, service)
+        claimed = await client.create(pool_id=pool.pool_id, detached=True)
+        assert claimed["status"] == "running"
+        place_id = service.registry.record(claimed["sandbox_id"]).place_id
+    async with serving(folder, backend) as (service, client, _):
+        again = await client.create(sandbox_id=claimed["sandbox_id"], pool_id=pool.pool_id, detached=True, expect=200)
+        assert (again["status"], again["started_at"]) == ("running", claimed["started_at"])
+        assert service.registry.record(claimed["sandbox_id"]).place_id == place_id
+
+
+async def test_a_first_command_goes_before_what_fills_a_pool(server, monkeypatch):
+    monkeypatch.setattr(warm_pools, "BREATH_SECONDS", 0.5)
+    few, many = await pool_of(server, 1), await pool_of(server, 4)
+    made = len(server.backend.specs)
+    claimed = await server.create(pool_id=many.pool_id)
+    await server.exec(claimed["sandbox_id"], "sleep", "0.1")
+    assert len(server.backend.specs) == made
+    await eventually(lambda: len(many.ready) == 4)
+    # One that has less than half is filled at once.
+    monkeypatch.setattr(warm_pools, "BREATH_SECONDS", 1000.0)
+    assert (await server.create(pool_id=few.pool_id))["status"] == "running"
+    await eventually(lambda: len(few.ready) == 1)
