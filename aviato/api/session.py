@@ -148,7 +148,7 @@ class Session:
         Args:
             size: how many, 1 to 1000. They are made off the way, fewer where the machine has no room or nobody takes them.
             warmup: commands that are run in each before it is handed out: text for `sh -c`, or words. They have its
-                environment and no network.
+                environment and network.
             options: as the constructor of `Sandbox`; those of one sandbox can be given to `sandbox()`.
 
         Raises:

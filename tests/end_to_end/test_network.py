@@ -20,6 +20,7 @@ import pytest
 
 import aviato
 from aviato import AsyncClient, NetworkOptions, Sandbox, SandboxDefaults
+from aviato.core.client import Client
 from tests.conftest import RunningServer, make_state_dir, remove, start_server
 
 PROXIES = "import os; print({name: value for name, value in sorted(os.environ.items()) if 'proxy' in name.lower()})"
@@ -342,3 +343,43 @@ def test_nothing_of_it_stays(network: RunningServer, web: Web) -> None:
     while len(now := descriptors()) > len(before):
         assert time.monotonic() < deadline, f"{before} became {now}"
         time.sleep(0.05)
+
+
+def test_a_warm_up_reaches_what_its_sandbox_may(network: RunningServer, web: Web) -> None:
+    """Of a new sandbox as of one that was ready, whose log begins when somebody has it."""
+    get = f"import urllib.request as r; r.urlopen('http://127.0.0.2:{web.port}/warm', timeout=20).read()"
+    warmup = [["python3", "-c", get]]
+    good, wrong = f"http://127.0.0.2:{web.port}/mine", f"http://127.0.0.3:{web.port}/"
+    with aviato.Session() as session, session.pool(1, warmup=warmup, network=NetworkOptions(egress_mode=LISTED)) as pool:
+        while pool.ready().result() < 1:
+            time.sleep(0.02)
+        assert web.requests == [f"127.0.0.2:{web.port} /warm"]
+        claimed = pool.sandbox()
+        assert run(claimed, "import socket; print(socket.gethostname())") != [claimed.sandbox_id]
+        said = run(claimed, FETCH, good, wrong)
+        assert said[0] == "200 GET /mine 0" and said[1].startswith("403 ")
+        assert {entry["host"] for entry in log_of(network, claimed, 2)} == {"127.0.0.2", "127.0.0.3"}
+        # What was warmed up where more could be reached is for nobody who may reach less.
+        other = pool.sandbox(network=NetworkOptions(egress_mode=["127.0.0.2", "127.0.0.9"]))
+        assert run(other, "import socket; print(socket.gethostname())") == [other.sandbox_id]
+        assert len(log_of(network, other, 1)) == 1  # Its own warm-up.
+        other.reset().result()
+        assert run(other, FETCH, good, wrong)[0] == "200 GET /mine 0"
+    names = [path.name for path in (Path(network.state_dir) / "serve" / "log" / "egress").iterdir()]
+    assert all(name.startswith("sb-") for name in names)
+
+
+def test_one_that_was_ready_with_a_network_runs_at_once(network: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    poll = Client.poll
+
+    async def counted(self: Any, sandbox_id: str, until: str) -> Any:
+        asked.append(sandbox_id)
+        return await poll(self, sandbox_id, until)
+
+    monkeypatch.setattr(Client, "poll", counted)
+    with aviato.Session() as session, session.pool(1, network=NetworkOptions(egress_mode="internet")) as pool:
+        while pool.ready().result() < 1:
+            time.sleep(0.02)
+        pool.sandbox().wait()
+        assert not asked

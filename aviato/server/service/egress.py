@@ -51,12 +51,13 @@ def port_of(request: CreateSandbox) -> int | None:
 
 @dataclass(eq=False)
 class _Way:
-    """The way out of one sandbox."""
+    """The way out of one sandbox, or of a place that one may get."""
 
     sandbox_id: str
     listener: socket.socket
     proxy: Proxy
     connections: set[asyncio.Task[None]] = field(default_factory=set)
+    is_logged: bool = True
     accepting: bool = False
     turn: int = 0
     """Of its last wait for a place."""
@@ -103,37 +104,66 @@ class Egress:
     async def attach(self, sandbox: LiveSandbox) -> None:
         """Begin to serve, now that a sandbox has a process 1 and before anything runs in it; again after a restart.
 
+        One that has its way out keeps it.
+
         Raises:
             SandboxUnavailableError: a new sandbox does not get its way out. One that has run before lives on without.
         """
-        mode, port = sandbox.request.egress_mode, port_of(sandbox.request)
-        if mode is None or mode == "none" or port is None:
+        if sandbox.sandbox_id in self._ways:
             return
         try:
-            channel = await self._backend.open_descriptor_channel(sandbox.place_id)
-            try:
-                listener = await channel.listen(port)
-            finally:
-                channel.close()
+            listener = await self._listener(sandbox.place_id, sandbox.request)
         except OSError as error:
             if sandbox.record.started_at is None:
                 message = f"sandbox {sandbox.sandbox_id} cannot get its way to the network: {error}"
                 raise SandboxUnavailableError(message, sandbox_id=sandbox.sandbox_id, reason="egress") from error
             log.warning("sandbox %s has no way to the network any more: %s", sandbox.sandbox_id, error)
             return
-        sandbox_id = sandbox.sandbox_id
+        if listener is not None:
+            self._serve(sandbox.sandbox_id, listener, sandbox.request)
+
+    async def attach_place(self, place_id: str, request: CreateSandbox) -> None:
+        """Begin to serve a place that nobody has yet. What it asks for is in nobody's log.
+
+        Raises:
+            OSError: it does not get its way out.
+        """
+        listener = await self._listener(place_id, request)
+        if listener is not None:
+            self._serve(place_id, listener, request, is_logged=False)
+
+    def hand_over(self, place_id: str, sandbox: LiveSandbox) -> None:
+        """A place is a sandbox's from here on, which may reach the same; so is its way out."""
+        if (way := self._ways.pop(place_id, None)) is not None:
+            way.sandbox_id, way.is_logged = sandbox.sandbox_id, True
+            self._ways[sandbox.sandbox_id] = way
+
+    async def _listener(self, place_id: str, request: CreateSandbox) -> socket.socket | None:
+        """What process 1 makes inside; None where there is no way out."""
+        port = port_of(request)
+        if port is None:
+            return None
+        channel = await self._backend.open_descriptor_channel(place_id)
+        try:
+            return await channel.listen(port)
+        finally:
+            channel.close()
+
+    def _serve(self, owner_id: str, listener: socket.socket, request: CreateSandbox, *, is_logged: bool = True) -> None:
+        assert request.egress_mode is not None
 
         def note(entry: dict[str, Any]) -> None:
-            self.journal.note(sandbox_id, entry)
+            if way.is_logged:
+                self.journal.note(way.sandbox_id, entry)
 
         asker = asyncio.Semaphore(LOOKUPS_A_SANDBOX)
-        proxy = Proxy(make_policy(mode, self._allowed), self.lookup, asker, note)
+        proxy = Proxy(make_policy(request.egress_mode, self._allowed), self.lookup, asker, note)
         listener.setblocking(False)
-        way = self._ways[sandbox_id] = _Way(sandbox_id, listener, proxy)
+        way = self._ways[owner_id] = _Way(owner_id, listener, proxy, is_logged=is_logged)
         self._accept_from(way)
 
     def close(self, sandbox_id: str) -> None:
-        """A sandbox has ended, and its connections with it."""
+        """A sandbox or a place has ended, and its connections with it."""
         way = self._ways.pop(sandbox_id, None)
         if way is None:
             return

@@ -235,7 +235,8 @@ class Lifecycle:
             del spec
             sandbox.secrets = {}
         assert sandbox.link is not None
-        if not is_warm and not sandbox.continues_snapshot:
+        if not is_warm and not sandbox.continues_snapshot and sandbox.request.warmup:
+            await self._egress.attach(sandbox)
             await warm_up(sandbox.link, sandbox.request.warmup)
         async with asyncio.timeout(START_SECONDS):
             await self.run(sandbox)
@@ -246,6 +247,7 @@ class Lifecycle:
             return False
         sandbox.link = warm.link
         sandbox.record = sandbox.record.but(place_id=warm.place_id)
+        self._egress.hand_over(warm.place_id, sandbox)
         # In this order: one that is on record to be in this place has been told what holds there.
         self._backend.claim(replace(spec, sandbox_id=warm.place_id, host_name=warm.place_id), warm.link)
         self._registry.save(sandbox.record)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from aviato.server.backends.base import Backend, SandboxSpec
     from aviato.server.callers import Caller
     from aviato.server.link.link import Process1Link
+    from aviato.server.service.egress import Egress
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.slots import Slots
     from aviato.wire.pools import MakePool
@@ -91,11 +92,13 @@ class WarmPools:
     Args:
         backend: makes the places.
         slots: tell how many more there may be, and who goes before.
+        egress: is the way to the network.
     """
 
-    def __init__(self, backend: Backend, slots: Slots) -> None:
+    def __init__(self, backend: Backend, slots: Slots, egress: Egress) -> None:
         self._backend = backend
         self._slots = slots
+        self._egress = egress
         self._own: dict[str, _Pool] = {}
         """Of clients, by id."""
         self._common: list[_Pool] = []
@@ -274,6 +277,7 @@ class WarmPools:
         link = None
         try:
             link = await self._backend.create(spec)
+            await self._egress.attach_place(place_id, pool.request)
             await warm_up(link, pool.request.warmup)
         except BaseException:
             self._end(place_id, link)
@@ -286,6 +290,7 @@ class WarmPools:
 
     def _end(self, place_id: str, link: Process1Link | None) -> None:
         """Take a place away that nobody has."""
+        self._egress.close(place_id)
         if link is not None:
             self._backend.kill(place_id)
             link.detach()
@@ -306,7 +311,8 @@ def _kind(spec: SandboxSpec) -> Hashable:
 
 def _warmed(request: CreateSandbox) -> Hashable:
     """What its warm-up depends on."""
-    return tuple(map(tuple, request.warmup))
+    mode = request.egress_mode or "none"
+    return tuple(map(tuple, request.warmup)), tuple(mode) if isinstance(mode, list) else mode
 
 
 def _said(request: CreateSandbox) -> dict[str, object]:
