@@ -22,6 +22,7 @@ from aviato.building.fetching import fetched
 from aviato.building.steps import Copy, Run, Setting
 from aviato.core.images import have
 from aviato.core.lifecycle import SandboxHandle
+from aviato.core.snapshots import taken
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxImageError
 from aviato.log import logger
 from aviato.system.threads import in_thread
@@ -172,8 +173,8 @@ class _Builder:
                     with _failing(step):
                         await _take(sandbox, step, setting, found)
                 await sandbox._handle.wait_running()
-                await self._client.take_snapshot(
-                    sandbox.sandbox_id,
+                await taken(
+                    sandbox._handle,
                     new_snapshot_id(),
                     name=name,
                     kind="build",

@@ -69,7 +69,16 @@ class Acknowledger:
 
     async def flushed(self) -> None:
         """Wait until the server has been told all of it."""
-        while not self.ended and (self._flushing is not None or self._execs or self._let_go):
+        await self._flushed_while(lambda: self._flushing is not None or bool(self._execs or self._let_go))
+
+    async def told_of(self, sandbox_id: str) -> None:
+        """Wait until the server has been told what there was of a sandbox."""
+        if self._flushing is not None:
+            await asyncio.wait((self._flushing,))
+        await self._flushed_while(lambda: sandbox_id in self._execs)
+
+    async def _flushed_while(self, is_left: Callable[[], bool]) -> None:
+        while not self.ended and is_left():
             if self._flushing is None:
                 self._flush()
             if self._flushing is not None:

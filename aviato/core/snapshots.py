@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aviato.core.background import background
 from aviato.core.shared import SharedTask
@@ -26,10 +26,16 @@ FORK_SECONDS = 24 * 3600.0
 async def take(handle: SandboxHandle, name: str | None, expires_after_seconds: float | None) -> Snapshot:
     """Make an image of what a sandbox has written, once it runs."""
     await handle.wait_running()
-    taken = await handle.client.take_snapshot(
-        handle.sandbox_id, new_snapshot_id(), name=name, expires_after_seconds=expires_after_seconds
-    )
-    return public(taken)
+    return public(await taken(handle, new_snapshot_id(), name=name, expires_after_seconds=expires_after_seconds))
+
+
+async def taken(handle: SandboxHandle, snapshot_id: str, **wanted: Any) -> SnapshotInfo:
+    """Take one of a sandbox that runs, as `TakeSnapshot` has it.
+
+    A sandbox in which nothing is left to be fetched can leave its files where they lie, so the server is told first what has arrived.
+    """
+    await handle.lease.acknowledgements.told_of(handle.sandbox_id)
+    return await handle.client.take_snapshot(handle.sandbox_id, snapshot_id, **wanted)
 
 
 async def found(client: Client) -> list[Snapshot]:
@@ -85,7 +91,7 @@ class Fork:
         handle.enter()
         try:
             await handle.wait_running()
-            await handle.client.take_snapshot(handle.sandbox_id, self.image, expires_after_seconds=FORK_SECONDS, kind="fork")
+            await taken(handle, self.image, expires_after_seconds=FORK_SECONDS, kind="fork")
         except AviatoError as error:
             handle.has_failed(error)
             raise

@@ -27,6 +27,11 @@ impl Again {
         Again { done: HashSet::new(), in_order: VecDeque::new(), waiting: HashMap::new(), coming: HashMap::new() }
     }
 
+    /// Whether a file has come in part.
+    pub fn has_parts(&self) -> bool {
+        !(self.waiting.is_empty() && self.coming.is_empty())
+    }
+
     pub fn is_done(&self, key: Option<&[u8]>) -> bool {
         key.map_or(false, |key| self.done.contains(key))
     }

@@ -34,6 +34,7 @@ mod ports;
 mod probe;
 mod process_tree;
 mod programs;
+mod rest;
 mod shared_memory;
 mod spawn;
 mod subreaper;
@@ -59,13 +60,15 @@ usage: aviato-init zygote --control FD [--gives-ids] [--copy FD]
        aviato-init serve --connection FD --listener FD --note FD
        aviato-init layer --into FD [--owners] [--below FD]… [--most-bytes N] [--most-files N]
                          [--gives-ids --control FD]
+       aviato-init layer --adopt FD [--first-id N --ids N] [--gives-ids --control FD]
        aviato-init layer --pack FD [--owners] [--gives-ids --control FD]
        aviato-init probe --scratch DIRECTORY [--uid N] [--groups DIRECTORY]
        aviato-init --version
 
 zygote makes sandboxes for a server, whom it hears by a socket of messages. With --gives-ids it asks to be
 mapped subordinate ids first. serve is process 1 of a sandbox that somebody else has made. layer reads one
-layer of an image, a tar, and makes of it a directory that overlayfs can be given; it prints JSON. With --pack
+layer of an image, a tar, and makes of it a directory that overlayfs can be given; it prints JSON. With --adopt
+it makes one of what a dead sandbox has left, and prints the same. With --pack
 it writes the tar of such a directory, and JSON of what went wrong to its standard error. probe tries
 what sandboxes need of the kernel, and prints JSON: on the file system of an empty directory, for a uid of the
 machine (under root) and where control groups of version 2 are made.
@@ -79,6 +82,7 @@ Each FD is a descriptor that it is started with:
   --into        an empty directory, which becomes the top of the layer
   --below       the top of a layer under it, the uppermost first: directories that the tar leaves out are made as
                 they are there
+  --adopt       the writable layer of a sandbox that has ended; so many ids from the first one become 0 and the rest
   --pack        the top of a layer
 ";
 
@@ -150,7 +154,7 @@ fn zygote(flags: &[String]) -> Result<(), String> {
 fn layer(flags: &[String]) -> Result<(), String> {
     let has = |name: &str| flags.iter().any(|flag| flag == name);
     let gives_ids = has("--gives-ids");
-    if gives_ids || has("--pack") {
+    if gives_ids || has("--pack") || has("--adopt") {
         enter_profile("layer", flags);
     }
     if has("--pack") {
@@ -163,8 +167,18 @@ fn layer(flags: &[String]) -> Result<(), String> {
         Some(text) => text.and_then(|text| text.parse().ok()).ok_or_else(|| format!("{name} needs a number\n{USAGE}")),
         None => Ok(u64::MAX),
     };
-    let limits = layer::Limits { bytes: most("--most-bytes")?, files: most("--most-files")? };
     let control = if gives_ids { Some(descriptor(flags, "--control")?) } else { None };
+    if has("--adopt") {
+        let number =
+            |name| most(name).and_then(|number| u32::try_from(number).map_err(|_| format!("{name} is too large")));
+        let ids = if has("--ids") {
+            Some(layer::adopt::Ids { first: number("--first-id")?, count: number("--ids")? })
+        } else {
+            None
+        };
+        return say(&layer::adopt(descriptor(flags, "--adopt")?, ids, control.as_ref()));
+    }
+    let limits = layer::Limits { bytes: most("--most-bytes")?, files: most("--most-files")? };
     let settings = layer::Settings {
         into: descriptor(flags, "--into")?,
         below: values("--below").map(|text| adopted("--below", text)).collect::<Result<_, _>>()?,
@@ -172,8 +186,12 @@ fn layer(flags: &[String]) -> Result<(), String> {
         limits,
     };
     let stream = sys::adopt(0).map_err(|error| format!("standard input: {error}"))?;
-    let unpacked = layer::run(&stream, settings, control.as_ref());
-    println!("{}", String::from_utf8_lossy(&layer::answer(&unpacked).to_bytes()));
+    say(&layer::run(&stream, settings, control.as_ref()))
+}
+
+/// Prints what has become of a layer; the exit status says whether one has.
+fn say(unpacked: &Result<layer::Unpacked, archive::Trouble>) -> Result<(), String> {
+    println!("{}", String::from_utf8_lossy(&layer::answer(unpacked).to_bytes()));
     if unpacked.is_err() {
         std::process::exit(1);
     }

@@ -23,12 +23,13 @@ use crate::operations;
 use crate::pausing::Pause;
 use crate::ports::Ports;
 use crate::process_tree::{Processes, Step};
+use crate::rest::InMemory;
 use crate::spawn::Birthplace;
 use crate::subreaper::Subreapers;
 use crate::sys::{self, Event, Room, AT_FDCWD, O_RDONLY};
 
 const PROTOCOL: i64 = 1;
-const FEATURES: [&str; 15] = [
+const FEATURES: [&str; 16] = [
     "exec",
     "files",
     "usage",
@@ -44,6 +45,7 @@ const FEATURES: [&str; 15] = [
     "user",
     "layer",
     "exact_trees",
+    "rest",
 ];
 const BACKLOG: i32 = 16;
 const ACCEPT_RETRY_SECONDS: f64 = 1.0;
@@ -119,6 +121,8 @@ pub struct Supervisor {
     boot_id: Vec<u8>,
     pid_namespace: u64,
     configured: bool,
+    /// What lay in memory before anything ran.
+    pub in_memory: Option<InMemory>,
     orphan_seconds: f64,
     orphan_due: f64,
     orphan_timer: Option<Timer>,
@@ -177,6 +181,7 @@ impl Supervisor {
             count: 0,
             boot_id: boot_id(),
             configured: false,
+            in_memory: None,
             orphan_seconds: USUAL_ORPHAN_SECONDS,
             orphan_due: now,
             orphan_timer: None,
@@ -631,6 +636,9 @@ impl Supervisor {
         let open_files = limits.size_or_none("open_files")?;
         let group_memory = limits.size_or_none("group_memory")?;
         self.watch.limit(&limits, self.commands.group.is_some())?;
+        if !self.configured {
+            self.in_memory = InMemory::look();
+        }
         if let Some(group) = &mut self.commands.group {
             group.limit = group_memory.unwrap_or(0);
         }

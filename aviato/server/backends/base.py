@@ -16,8 +16,10 @@ from aviato.server.images.resolved import ResolvedImage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from aviato.server.images.image_snapshots import NewSnapshot
     from aviato.server.images.packages import PackageDirectory
     from aviato.server.images.store import ImageStore
+    from aviato.server.images.stored_image import StoredImage
     from aviato.server.link.descriptor_channel import DescriptorChannel
     from aviato.server.link.link import Process1Link
 
@@ -136,6 +138,18 @@ class Backend(ABC):
     def has_layers(self, image: ResolvedImage) -> bool:
         """Whether what a sandbox of this image writes is in a layer of its own."""
         return False
+
+    def leaves_layer(self, place_id: str) -> bool:
+        """Whether `leave_layer` can be asked for. Blocks for a moment."""
+        return False
+
+    async def leave_layer(self, place_id: str, new: NewSnapshot) -> StoredImage:
+        """Kill what runs in a place, and make a snapshot of its layer, which is moved. What was broken off can be asked for again.
+
+        Raises:
+            SandboxImageError, OSError: there is none.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:

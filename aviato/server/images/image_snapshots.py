@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aviato.server.images.image_config import ImageConfig, ImageSettings
@@ -16,12 +17,14 @@ from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
+    from pathlib import Path
 
     from aviato.server.images.image_index import ImageIndex, RecordedLayer, RecordedSnapshot
     from aviato.server.images.image_removal import ImageRemoval
     from aviato.server.images.image_uses import ImageUses
     from aviato.server.images.layer_leases import LayerLeases
     from aviato.server.images.layer_pull import LayerPulls
+    from aviato.server.images.unpacked_layer import Adopt, HostIds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,19 @@ class NewSnapshot:
     settings: ImageSettings = field(default_factory=ImageSettings)
 
 
+@dataclass(frozen=True)
+class LeftLayer:
+    """The writable layer of a sandbox that is dead, on the file system of the store.
+
+    Attributes:
+        path: its directory.
+        ids: that its files have, where the store has others.
+    """
+
+    path: Path
+    ids: HostIds | None
+
+
 class ImageSnapshots:
     """The snapshots of one store.
 
@@ -54,22 +70,30 @@ class ImageSnapshots:
         leases: what its layers are kept by.
         layers: puts them in.
         removal: takes images away.
+        adopt: makes a layer of a directory where it lies; None: there are no such ones.
     """
 
     def __init__(
-        self, index: ImageIndex, uses: ImageUses, leases: LayerLeases, layers: LayerPulls, removal: ImageRemoval
+        self,
+        index: ImageIndex,
+        uses: ImageUses,
+        leases: LayerLeases,
+        layers: LayerPulls,
+        removal: ImageRemoval,
+        adopt: Adopt | None,
     ) -> None:
         self._index = index
         self._uses = uses
         self._leases = leases
         self._layers = layers
         self._removal = removal
+        self._adopt = adopt
 
-    async def take(self, pieces: AsyncIterator[bytes], new: NewSnapshot, most_layers: int) -> ImageRecord:
+    async def take(self, source: AsyncIterator[bytes] | LeftLayer, new: NewSnapshot, most_layers: int) -> ImageRecord:
         """Put a sandbox's layer over those that it lies on.
 
         Args:
-            pieces: of the layer's tar.
+            source: pieces of the layer's tar, or where a dead sandbox has left it.
             new: what comes of it.
             most_layers: that a sandbox can be made of.
 
@@ -84,7 +108,15 @@ class ImageSnapshots:
         lease = self._leases.new()
         try:
             await in_thread(lease.take, {layer.key for layer in below})
-            return await self._layers.unpack(pieces, lambda put, diff_id: self._write(put, diff_id, base, new))
+
+            def publish(put: Callable[[], RecordedLayer], diff_id: str) -> ImageRecord:
+                return self._write(put, diff_id, base, new)
+
+            if isinstance(source, LeftLayer):
+                assert self._adopt is not None
+                name, adopt = new.recorded.snapshot_id, partial(self._adopt, ids=source.ids)
+                return await self._layers.adopt(source.path, name, adopt, publish)
+            return await self._layers.unpack(source, publish)
         finally:
             await in_thread(lease.end)
 

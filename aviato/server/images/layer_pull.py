@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -16,7 +17,7 @@ from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from pathlib import Path
 
     from aviato.server.images.image_sources import ImageSource
@@ -174,6 +175,41 @@ class LayerPulls:
             await in_thread(path.unlink, missing_ok=True)
             os.close(fd)
 
+    async def adopt(
+        self,
+        left: Path,
+        name: str,
+        adopt: Callable[[Path], Awaitable[UnpackedLayer]],
+        publish: Callable[[Callable[[], RecordedLayer], str], _T],
+    ) -> _T:
+        """A layer out of a directory of this file system, which is moved here. What was broken off goes on the next time.
+
+        Args:
+            left: the directory; nobody changes it any more.
+            name: the same for no other layer.
+            adopt: makes a layer of it where it lies.
+            publish: as of `unpack`.
+
+        Raises:
+            SandboxImageError: it cannot be made one.
+            OSError: the disk fails, or the directory is not there.
+        """
+        key = hashlib.sha256(name.encode()).hexdigest()
+        diff_id = f"sha256:{key}"
+        path = self._blobs / f"{key}.part"
+        tree = path.with_suffix(".tree")
+        fd = await hold(path)
+        try:
+            if (found := await in_thread(read_layer, self._layers / key, diff_id)) is None:
+                await in_thread(_move, left, tree)
+                adopted = await adopt(tree / ROOT)
+                return await in_thread(publish, lambda: self._publish(tree, key, diff_id, adopted, path), diff_id)
+            await in_thread(path.unlink, missing_ok=True)
+            layer = RecordedLayer(key=key, size_bytes=found.size_bytes)
+            return await in_thread(publish, lambda: layer, diff_id)
+        finally:
+            os.close(fd)
+
     async def _make_tree(self, fd: int, tree: Path, wanted: WantedLayer, roots: list[Path], what: str) -> UnpackedLayer:
         await in_thread(self._begin_tree, tree)
         return await unpack_blob(fd, wanted.diff_id, tree / ROOT, roots, unpack=self._unpack, limits=self._limits, what=what)
@@ -198,6 +234,15 @@ class LayerPulls:
                 raise
         part.unlink(missing_ok=True)
         return RecordedLayer(key=key, size_bytes=unpacked.size_bytes)
+
+
+def _move(left: Path, tree: Path) -> None:
+    tree.mkdir(mode=0o700, exist_ok=True)
+    try:
+        os.rename(left, tree / ROOT)
+    except FileNotFoundError:
+        if not (tree / ROOT).exists():
+            raise
 
 
 def _is_of_no_use(error: Exception) -> bool:

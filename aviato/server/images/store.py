@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aviato.server.images.image_index import ImageRecord
-    from aviato.server.images.image_snapshots import NewSnapshot
+    from aviato.server.images.image_snapshots import LeftLayer, NewSnapshot
     from aviato.server.images.packing import Pack
     from aviato.server.images.stored_image import Progress
-    from aviato.server.images.unpacked_layer import Unpack
+    from aviato.server.images.unpacked_layer import Adopt, Unpack
 
 _Names = list[str]
 _Images = list[StoredImage]
@@ -53,6 +53,7 @@ class ImageStore:
         patience: how long registries are waited for.
         remove: takes a tree of the store away; by default as this process's user.
         pack: makes a tar of a layer again.
+        adopt: makes a layer of a directory where it lies.
 
     Attributes:
         exports: what goes out of it; None without `pack`.
@@ -72,6 +73,7 @@ class ImageStore:
         patience: Patience | None = None,
         remove: Callable[[Path], Awaitable[None]] = remove_as_oneself,
         pack: Pack | None = None,
+        adopt: Adopt | None = None,
     ) -> None:
         self._directory = directory = directory.absolute()
         self._most_bytes = most_bytes
@@ -89,7 +91,7 @@ class ImageStore:
         limits, patience = limits or UnpackLimits(), patience or Patience()
         self.exports = None if pack is None else ImageExports(directory, self._index, self._leases, self.find, pack, patience)
         layers = LayerPulls(directory, self._trash, unpack, limits, patience)
-        self._snapshots = ImageSnapshots(self._index, self._uses, self._leases, layers, self._removal)
+        self._snapshots = ImageSnapshots(self._index, self._uses, self._leases, layers, self._removal, adopt)
         self._pulls = ImagePulls(
             directory,
             self._index,
@@ -200,18 +202,18 @@ class ImageStore:
                 raise self._not_here(reference)
             self._index.name(wanted.name, Name(image_id=record.image_id, digest=record.digests[0]))
 
-    async def snapshot(self, pieces: AsyncIterator[bytes], new: NewSnapshot) -> StoredImage:
+    async def snapshot(self, source: AsyncIterator[bytes] | LeftLayer, new: NewSnapshot) -> StoredImage:
         """Make an image of a sandbox's layer.
 
         Args:
-            pieces: of the layer's tar.
+            source: pieces of the layer's tar, or where a dead sandbox has left it: it is moved here.
             new: what it is to be.
 
         Raises:
             SandboxImageError: it cannot be one; its `reason` says why.
         """
         try:
-            record = await self._snapshots.take(pieces, new, MOST_LAYERS)
+            record = await self._snapshots.take(source, new, MOST_LAYERS)
         except OSError as error:
             raise disk_error(error, f"snapshot {new.recorded.snapshot_id}") from error
         finally:

@@ -43,6 +43,35 @@ class UnpackedLayer:
     left_out: int
 
 
+@dataclass(frozen=True)
+class HostIds:
+    """The ids that files of a tree have on disk, where a store has others.
+
+    Attributes:
+        first: what 0 is there.
+        count: so many from there on.
+    """
+
+    first: int
+    count: int
+
+
+class Adopt(Protocol):
+    """Makes a layer of a directory that was a sandbox's own, where it lies."""
+
+    async def __call__(self, root: Path, ids: HostIds | None) -> UnpackedLayer:
+        """Give its files the ids of a store, and count them. It may be done again.
+
+        Args:
+            root: the directory, in the form of overlayfs; nobody changes it any more.
+            ids: that its files have; None: those of the store.
+
+        Raises:
+            SandboxImageError: it cannot be done.
+        """
+        ...
+
+
 class Unpack(Protocol):
     """Makes a layer's directory."""
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
-    from aviato.server.images.unpacked_layer import UnpackLimits
+    from aviato.server.images.unpacked_layer import HostIds, UnpackLimits
 
 _FAILED = "unpack_failed"
 _REMEDIES = {
@@ -44,6 +44,7 @@ class Unpacking:
         self, program: Callable[[], str], *, owners: bool = False, map_ids: Callable[[socket.socket, int], None] | None = None
     ) -> None:
         self._program = LayerProgram(program, _failure, owners=owners, map_ids=map_ids)
+        self._adopter = LayerProgram(program, _failure, owners=False, map_ids=map_ids)
 
     async def __call__(
         self, pieces: AsyncIterator[bytes], into: Path, below: Sequence[Path], limits: UnpackLimits
@@ -53,6 +54,13 @@ class Unpacking:
         async with self._program.run([("--into", into), *(("--below", one) for one in below)], flags) as process:
             said = await _talk(process, pieces)
         return _result(said, into)
+
+    async def adopt(self, root: Path, ids: HostIds | None) -> UnpackedLayer:
+        """Make a layer of what a dead sandbox has left, see `Adopt`."""
+        flags = [] if ids is None else ["--first-id", str(ids.first), "--ids", str(ids.count)]
+        async with self._adopter.run([("--adopt", root)], flags) as process:
+            said = await _answer(process)
+        return _result(said, root)
 
 
 @dataclass(frozen=True)

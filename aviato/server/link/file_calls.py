@@ -159,6 +159,12 @@ class FileCalls:
         """Whether it can send the sandbox's layer. That it has one is known once it is asked for."""
         return "layer" in self.hello["features"]
 
+    async def rests(self) -> bool:
+        """Whether nothing is in the sandbox but its files, and so will stay until something more is asked for."""
+        if "rest" not in self.hello["features"]:
+            return False
+        return bool(json.loads(await self._call({"op": "rest"}))["rests"])
+
     def read_layer(self) -> ReadChannel:
         """What the sandbox has written over its image, as a layer's tar, in pieces. `aclose()` it when leaving early.
 

@@ -339,6 +339,11 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
         """Commands that run or whose result was not acknowledged."""
         return len(self._active)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is asked for, and no result is left that was not acknowledged."""
+        return not self._active and not self._channels
+
     # -- others ---------------------------------------------------------------------------------------------------------
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import logging
 import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoError
 from aviato.server.link.subscription import Ended, SandboxGone
@@ -20,9 +21,10 @@ from aviato.server.states import Ending, State, ending_of, lost, not_started, st
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from aviato.server.backends.base import Backend, ResolvedImage, SandboxSpec
+    from aviato.server.images.stored_image import StoredImage
     from aviato.server.link.link import Process1Link
     from aviato.server.service.detached import Detached
     from aviato.server.service.egress import Egress
@@ -129,7 +131,53 @@ class Lifecycle:
         sandbox.restart = asyncio.create_task(self._begin(sandbox), name=f"reset of {sandbox.sandbox_id}")
         sandbox.spawn(sandbox.restart)
         link.abandon(Ended(reason="reset"))
-        departure = asyncio.create_task(self._leave(sandbox, link, left, kept), name=f"departure from {left}")
+        self._depart(sandbox, left, self._leave(sandbox, link, left, kept))
+
+    def move(
+        self, sandbox: LiveSandbox, place_id: str, moving: str, leave: Callable[[], Coroutine[Any, Any, StoredImage]]
+    ) -> asyncio.Task[StoredImage]:
+        """Let it go on in another place, over its own layer. Nothing runs in it.
+
+        Args:
+            sandbox: it runs.
+            place_id: of that place.
+            moving: for the record.
+            leave: ends what is there and makes an image of its layer.
+        """
+        link, left = sandbox.link, sandbox.place_id
+        assert link is not None
+        if sandbox.image is None:
+            sandbox.expire_as_on_record()
+        snapshot_id = json.loads(moving)["snapshot_id"]
+        sandbox.move(place_id, snapshot_id, moving)
+        self._registry.save(sandbox.record)
+        self._egress.close(sandbox.sandbox_id)
+        link.let_go(Ended(reason="reset"))  # Its life waits for that, to watch the next.
+        leaving = asyncio.create_task(leave(), name=f"layer of {left}")
+        sandbox.spawn(leaving)
+        sandbox.restart = asyncio.create_task(self._arrive(sandbox, leaving), name=f"move of {sandbox.sandbox_id}")
+        sandbox.spawn(sandbox.restart)
+        self._depart(sandbox, left, asyncio.wait((leaving,)))
+        return leaving
+
+    async def _arrive(self, sandbox: LiveSandbox, leaving: asyncio.Task[StoredImage]) -> Ending | None:
+        """Start it over its layer; returns its ending where it does not."""
+        await asyncio.wait((leaving,))
+        if leaving.cancelled() or (error := leaving.exception()) is not None:
+            return lost("its layer could not be had" if leaving.cancelled() else f"its layer could not be had: {error}")
+        assert sandbox.record.lies_over is not None
+        sandbox.image = self._backend.resolve_image(sandbox.record.lies_over)
+        sandbox.record = sandbox.record.but(moving=None)
+        return await self._begin(sandbox)
+
+    def _depart(self, sandbox: LiveSandbox, place_id: str, end: Coroutine[Any, Any, Any]) -> None:
+        """End what is in a place that it has left, and take the place away."""
+
+        async def depart() -> None:
+            await end
+            await self.destroy(place_id)
+
+        departure = asyncio.create_task(depart(), name=f"departure from {place_id}")
         sandbox.departures.add(departure)
         departure.add_done_callback(sandbox.departures.discard)
         sandbox.spawn(departure)
@@ -149,7 +197,6 @@ class Lifecycle:
         finally:
             kept.set()
             link.let_go(Ended(reason="reset"))  # Its life waits for that, to watch the next.
-        await self.destroy(place_id)
 
     def stop(self, sandbox: LiveSandbox) -> None:
         """Tell its process 1 to end, with what is left of the grace."""

@@ -57,6 +57,7 @@ class LiveSandbox:
         departures: end what was there before resets.
         places_before: the latest of those that resets gave it.
         reset_at: the latest of them, by the monotonic clock.
+        began_at: when it began, in seconds since the epoch, where it has moved since.
         settled: set with `ENDED`.
         gone: set with `GONE`.
         calls: requests that use it now.
@@ -97,6 +98,7 @@ class LiveSandbox:
     departures: set[asyncio.Task[None]] = field(default_factory=set)
     places_before: dict[str, None] = field(default_factory=dict)
     reset_at: float | None = None
+    began_at: float | None = None
     helpers: set[asyncio.Task[Any]] = field(default_factory=set)
 
     @property
@@ -111,7 +113,9 @@ class LiveSandbox:
 
     @property
     def continues_snapshot(self) -> bool:
-        """Whether it was reset to a snapshot, which has in it what was done before."""
+        """Whether its place lies over a snapshot that has in it what was done before."""
+        if self.record.lies_over is not None:
+            return True
         if self.record.place_id is None or self.record.image == self.request.image:
             return False
         return self.image is not None and self.image.is_snapshot
@@ -178,9 +182,10 @@ class LiveSandbox:
 
     def start(self) -> None:
         """Commands can be sent to it from now on."""
-        self._go(Event.STARTED, startup_seconds=time.monotonic() - self.accepted_at)
+        took = time.monotonic() - self.accepted_at
+        self._go(Event.STARTED, startup_seconds=took if self.began_at is None else self.record.startup_seconds)
         if self.record.started_at is None:
-            self.record = self.record.but(started_at=time.time())
+            self.record = self.record.but(started_at=self.began_at or time.time())
         self.ready.set()
 
     def expire_in(self, seconds: float | None) -> None:
@@ -201,19 +206,27 @@ class LiveSandbox:
         Returns:
             To be set once what those left is kept.
         """
-        self._go(Event.RESET)
-        self.reset_at = time.monotonic()
-        self.places_before[self.place_id] = None
-        if len(self.places_before) > MOST_PLACES_BEFORE:
-            del self.places_before[next(iter(self.places_before))]
-        self.record = self.record.but(
-            place_id=place_id, begun=False, started_at=None, image=image.reference, image_note=image.note
-        )
-        self.image, self.secrets, self.link, self.ready = image, secrets, None, Flag()
+        self._leave(place_id, image=image.reference, image_note=image.note, lies_over=None)
+        self.reset_at, self.began_at = time.monotonic(), None
+        self.image, self.secrets = image, secrets
         left = Flag()
         for state in self.execs.values():
             state.left = state.left or left
         return left
+
+    def move(self, place_id: str, lies_over: str, moving: str) -> None:
+        """Leave its place and its process 1, where nothing is under way, and go on in another, over what it leaves."""
+        began_at = self.record.started_at or self.began_at
+        self._leave(place_id, lies_over=lies_over, moving=moving)
+        self.began_at = began_at
+
+    def _leave(self, place_id: str, **changes: Any) -> None:
+        self._go(Event.RESET)
+        self.places_before[self.place_id] = None
+        if len(self.places_before) > MOST_PLACES_BEFORE:
+            del self.places_before[next(iter(self.places_before))]
+        self.record = self.record.but(place_id=place_id, begun=False, started_at=None, **changes)
+        self.link, self.ready = None, Flag()
 
     def ask_to_end(self, reason: str, grace_seconds: float = 0.0) -> None:
         """End it, whatever it does now; the first reason holds, and a repeat can only shorten the grace."""

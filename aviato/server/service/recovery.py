@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aviato.server.service.execs import Execs
     from aviato.server.service.leases import Leases
     from aviato.server.service.lifecycle import Lifecycle
+    from aviato.server.service.moves import Moves
     from aviato.server.service.ports import Ports
     from aviato.server.service.registry import Registry
     from aviato.server.service.secrets import Secrets
@@ -58,6 +59,7 @@ class Recovery:
         detached: Detached,
         ports: Ports,
         secrets: Secrets,
+        moves: Moves,
     ) -> None:
         self._backend = backend
         self._registry = registry
@@ -68,6 +70,7 @@ class Recovery:
         self._detached = detached
         self._ports = ports
         self._secrets = secrets
+        self._moves = moves
         self._unbegun: dict[str, SandboxRecord] = {}
         self._placed: set[str] = set()
 
@@ -132,7 +135,7 @@ class Recovery:
             sandbox.secrets = await self._secrets.find_again(sandbox.request.secrets)
             # One that was being reset begins with what that was to give it, and lives as long as it had left.
             sandbox.expire_as_on_record()
-            asked = sandbox.request.image if record.place_id is None else record.image
+            asked = record.lies_over or (sandbox.request.image if record.place_id is None else record.image)
             sandbox.image = self._backend.resolve_image(asked, fallback=sandbox.request.image_fallback)
             sandbox.record = record.but(ports={**self._ports.open(sandbox.sandbox_id, record.ports)})
         except AviatoError as error:
@@ -149,6 +152,9 @@ class Recovery:
 
     async def _resume(self, record: SandboxRecord) -> None:
         """Go on with it, or with its end."""
+        if record.moving is not None:
+            record = await self._moves.finish(record)
+            self._registry.save(record)
         place_id = record.place_id or record.sandbox_id
         if place_id in self._placed:
             record = record.but(begun=True)  # So it was, or its end was remembered there.

@@ -24,6 +24,7 @@ from aviato.server.service.lifecycle import Lifecycle
 from aviato.server.service.logs import Logs
 from aviato.server.service.long_polls import LongPolls, stopping_error
 from aviato.server.service.main_command import MainCommand
+from aviato.server.service.moves import Moves
 from aviato.server.service.one_shot import OneShots
 from aviato.server.service.output.retained_results import RetainedResults
 from aviato.server.service.ports import Ports
@@ -85,7 +86,6 @@ class Service:
         self.warm_pools = WarmPools(backend, self.slots, self.egress)
         self.leases = Leases(self.store, settings.lease)
         self.ports = Ports(backend, self.registry, self.slots, self.long_polls)
-        self.snapshots = Snapshots(backend, self.registry, self.slots)
         self.images = Images(backend, self.long_polls, self.check_able)
         self.image_exports = ImageExports(self.images, self.long_polls)
         self.results = RetainedResults(folder.results, settings.record_retention)
@@ -105,6 +105,8 @@ class Service:
             self.results,
             self.warm_pools,
         )
+        self.moves = Moves(backend, self.lifecycle)
+        self.snapshots = Snapshots(backend, self.registry, self.slots, self.moves)
         self.resets = Resets(backend, self.registry, self.lifecycle, self.slots, self.secrets)
         self.execs = Execs(self.registry, self.slots, self.results, self.exec_records, self.detached)
         self.files = Files(self.registry, self.slots)
@@ -244,6 +246,7 @@ class Service:
                 self.detached,
                 self.ports,
                 self.secrets,
+                self.moves,
             ).run()
             await in_thread(self.results.restore)
             self.runs.restore()

@@ -6,14 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, SandboxImageError, SandboxSnapshotError, SandboxUnavailableError
-from aviato.server.images.image_config import ImageSettings
-from aviato.server.images.image_index import RecordedSnapshot
-from aviato.server.images.image_snapshots import NewSnapshot
 from aviato.server.images.oci_reference import parse_own_name
-from aviato.server.images.platforms import this_platform
 from aviato.server.link.file_calls import InTime
 from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.registry import error_of_gone, running
+from aviato.server.service.snapshot_requests import SnapshotRequest
 from aviato.server.states import State
 from aviato.system.threads import in_thread
 from aviato.wire.errors import RequestConflictError
@@ -26,14 +23,17 @@ if TYPE_CHECKING:
 
     from aviato.server.backends.base import Backend
     from aviato.server.callers import Caller
+    from aviato.server.images.image_snapshots import NewSnapshot
     from aviato.server.images.resolved import ResolvedImage
     from aviato.server.images.store import ImageStore
     from aviato.server.images.stored_image import StoredImage
     from aviato.server.link.channels import ReadChannel
     from aviato.server.link.link import Process1Link
     from aviato.server.service.live_sandbox import LiveSandbox
+    from aviato.server.service.moves import Moves
     from aviato.server.service.registry import Registry
     from aviato.server.service.slots import Slots
+    from aviato.server.service.snapshot_requests import Below
     from aviato.wire.snapshots import TakeSnapshot
 
 MOST_OF_A_KEY = 64
@@ -47,12 +47,14 @@ class Snapshots:
         backend: has the store.
         registry: of its sandboxes.
         slots: are told that one is in use meanwhile.
+        moves: takes those of sandboxes at rest.
     """
 
-    def __init__(self, backend: Backend, registry: Registry, slots: Slots) -> None:
+    def __init__(self, backend: Backend, registry: Registry, slots: Slots, moves: Moves) -> None:
         self._backend = backend
         self._registry = registry
         self._slots = slots
+        self._moves = moves
         self._taking: dict[str, asyncio.Task[SnapshotInfo]] = {}
 
     async def take(self, sandbox_id: str, snapshot_id: str, request: TakeSnapshot, caller: Caller) -> SnapshotInfo:
@@ -163,32 +165,22 @@ class Snapshots:
         sandbox = self._registry.find(sandbox_id)
         with self._slots.use(sandbox):
             link = await running(sandbox)
-            image_id, image = await self._below(store, sandbox)
-            self._check_layers(sandbox_id, link, image)
-            names = [snapshot_id] if request.name is None else [snapshot_id, request.name]
-            recorded = RecordedSnapshot(
+            asked = SnapshotRequest(
                 snapshot_id=snapshot_id,
                 sandbox_id=sandbox_id,
                 image=sandbox.record.image or "host",
                 owner=caller.tenant,
-                base=None if image is None else image.reference,
-                interpreter=None if image is None else image.interpreter,
-                name=request.name,
-                kind=request.kind,
+                body=request,
             )
-            new = NewSnapshot(
-                recorded=recorded,
-                image_id=image_id,
-                names=tuple(names),
-                architecture=this_platform().architecture,
-                expires_after_seconds=request.expires_after_seconds,
-                settings=_settings(request),
-            )
-            reader = link.read_layer()
+            image_id, image = await self._below(asked, sandbox)
+            self._check_layers(sandbox_id, link, image)
+            new = asked.new(image_id, image)
+            layers = 0 if sandbox.image is None else len(sandbox.image.layers or sandbox.image.above)
             try:
-                async with InTime("/"):
-                    await reader.opened()
-                return _info(await store.snapshot(_pieces(reader), new))
+                moving = await self._moves.begin(sandbox, link, asked, new, layers)
+                if moving is not None:
+                    return _info(await asyncio.shield(moving))
+                return _info(await self._copy(store, link, new))
             except SandboxGone as gone:
                 raise await error_of_gone(sandbox, gone) from None
             except SandboxSnapshotError:
@@ -201,18 +193,22 @@ class Snapshots:
                     retryable=error.retryable,
                     is_infrastructure=error.is_infrastructure,
                 ) from error
-            finally:
-                await reader.aclose()
 
-    async def _below(self, store: ImageStore, sandbox: LiveSandbox) -> tuple[str | None, ResolvedImage | None]:
-        """The image of the store that a sandbox was made of, or what is this machine's own; also of an earlier server's."""
+    async def _copy(self, store: ImageStore, link: Process1Link, new: NewSnapshot) -> StoredImage:
+        """As process 1 reads the layer, while commands stand still."""
+        reader = link.read_layer()
+        try:
+            async with InTime("/"):
+                await reader.opened()
+            return await store.snapshot(_pieces(reader), new)
+        finally:
+            await reader.aclose()
+
+    async def _below(self, asked: SnapshotRequest, sandbox: LiveSandbox) -> Below:
+        """What its place lies on; also of an earlier server's."""
         if sandbox.image is None:
-            image_id = await in_thread(store.used_by, sandbox.place_id)
-        else:
-            image_id = sandbox.image.image_id
-        if image_id is not None:
-            return image_id, None
-        return None, sandbox.image or self._backend.resolve_image(sandbox.record.image)
+            return await in_thread(asked.below, self._backend, sandbox.place_id)
+        return (sandbox.image.image_id, None) if sandbox.image.image_id is not None else (None, sandbox.image)
 
     def _check_layers(self, sandbox_id: str, link: Process1Link, image: ResolvedImage | None) -> None:
         why = None
@@ -242,17 +238,6 @@ class Snapshots:
 
 _Stored = list["StoredImage"]
 """Within the class `list` is its method."""
-
-
-def _settings(request: TakeSnapshot) -> ImageSettings:
-    return ImageSettings(
-        environment=tuple(request.environment.items()),
-        working_dir=request.working_dir,
-        user=request.user,
-        entrypoint=None if request.entrypoint is None else tuple(request.entrypoint),
-        command=None if request.command is None else tuple(request.command),
-        labels=tuple(request.labels.items()),
-    )
 
 
 async def _pieces(reader: ReadChannel) -> AsyncIterator[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 
 SCHEMA = """
 CREATE TABLE sandboxes (
@@ -33,6 +33,8 @@ CREATE TABLE sandboxes (
     unkept_promises TEXT NOT NULL DEFAULT '[]',
     for_one_run INTEGER NOT NULL DEFAULT 0,
     place_id TEXT,
+    lies_over TEXT,
+    moving TEXT,
     expires_at REAL,
     body_hash TEXT NOT NULL,
     body TEXT
@@ -85,6 +87,10 @@ MIGRATIONS = {
     7: """
     ALTER TABLE sandboxes ADD COLUMN place_id TEXT;
     ALTER TABLE sandboxes ADD COLUMN expires_at REAL;
+    """,
+    8: """
+    ALTER TABLE sandboxes ADD COLUMN lies_over TEXT;
+    ALTER TABLE sandboxes ADD COLUMN moving TEXT;
     """,
 }
 """From each older version to the next."""

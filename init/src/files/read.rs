@@ -230,7 +230,7 @@ impl Supervisor {
     }
 
     /// Whether what it writes lies over what others have, too, and alone.
-    fn has_layer(&self) -> bool {
+    pub fn has_layer(&self) -> bool {
         let is_overlay = |fd: &OwnedFd| sys::file_system_of(fd).map(|found| found.kind == OVERLAY);
         let root = sys::open_at(AT_FDCWD, b"/", O_PATH, 0).and_then(|fd| is_overlay(&fd));
         let layer = self.watch.disk.layer().map(is_overlay);

@@ -3,8 +3,9 @@
 //! The archive is a stranger's. No name in it leads out of the directory, no link on the way is followed, and what it may take of
 //! the disk and of memory is bounded.
 //!
-//! And the other way round: such a directory as a layer's tar (`pack`).
+//! And the other way round: such a directory as a layer's tar (`pack`). One that a sandbox has left becomes a layer as it is (`adopt`).
 
+pub mod adopt;
 mod file;
 pub mod pack;
 mod places;
@@ -71,17 +72,27 @@ pub fn run(stream: &OwnedFd, settings: Settings, control: Option<&OwnedFd>) -> R
     }
 }
 
-/// Writes the tar of a layer's directory to a stream.
-///
-/// Whoever may not read each of its files makes a user namespace first, in which he may: with `control` one that has subordinate
+/// Whoever may not read each file of a store makes a user namespace first, in which he may: with `control` one that has subordinate
 /// ids, else one of his own id alone.
-pub fn pack(stream: OwnedFd, top: OwnedFd, owners: bool, control: Option<&OwnedFd>) -> Result<(), Trouble> {
+fn see_all(control: Option<&OwnedFd>) -> Result<(), Trouble> {
     match control {
         Some(control) => take_subordinate_ids(control).map_err(Trouble::os(b""))?,
         // Where there are no user namespaces, files that their owner may not read are refused by name.
         None if sys::effective_user() != 0 => drop(become_root_of_own_id()),
         None => {}
     }
+    Ok(())
+}
+
+/// Makes a layer of what a dead sandbox has left; `ids` says what its files have on disk, where a store has others.
+pub fn adopt(top: OwnedFd, ids: Option<adopt::Ids>, control: Option<&OwnedFd>) -> Result<Unpacked, Trouble> {
+    see_all(control)?;
+    adopt::adopt(top, ids)
+}
+
+/// Writes the tar of a layer's directory to a stream.
+pub fn pack(stream: OwnedFd, top: OwnedFd, owners: bool, control: Option<&OwnedFd>) -> Result<(), Trouble> {
+    see_all(control)?;
     sys::widen_pipe(&stream, PIECE_BYTES);
     let (mut packer, mut stream) = (Packer::of_stored_layer(top, owners), File::from(stream));
     while let Some(piece) = packer.next_piece()? {

@@ -35,6 +35,11 @@ fn rows(processes: &Processes, name: &str) -> Vec<Vec<u64>> {
     text.split(|byte| *byte == b'\n').skip(1).filter(|line| !line.is_empty()).map(fields).collect()
 }
 
+/// Whether there is any.
+pub fn is_there(processes: &Processes) -> bool {
+    KINDS.iter().any(|(_, name)| !rows(processes, name).is_empty())
+}
+
 /// What they hold in memory.
 pub fn used_bytes(processes: &Processes) -> u64 {
     let mut total: u64 = 0;

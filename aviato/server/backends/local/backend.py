@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError, SandboxImageError, SandboxUnavailableError
@@ -41,11 +42,13 @@ from aviato.server.backends.local.remembered import Remembered
 from aviato.server.backends.local.room import room, too_much
 from aviato.server.backends.local.uids import UidPool, available
 from aviato.server.backends.local.zygote import Zygote
+from aviato.server.images.image_snapshots import LeftLayer
 from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.packages import Packages
 from aviato.server.images.packing import Packing
 from aviato.server.images.resolve import LocalImages
 from aviato.server.images.store import ImageStore
+from aviato.server.images.unpacked_layer import HostIds
 from aviato.server.images.unpacking import Unpacking
 from aviato.server.link.descriptor_channel import DescriptorChannel
 from aviato.server.link.link import Configuration, Process1Link, SandboxGone
@@ -54,7 +57,9 @@ from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
+
+    from aviato.server.images.image_snapshots import NewSnapshot
+    from aviato.server.images.stored_image import StoredImage
 
 log = logging.getLogger(__name__)
 
@@ -298,9 +303,11 @@ class LocalBackend(Backend):
         """The images of all servers of this user: layers have the owners that its sandboxes can have."""
         self._images_directory.mkdir(mode=0o700, exist_ok=True)
         owners, map_ids = self.ids_each > 1, self._map_ids if self._directories.ranges else None
+        unpacking = Unpacking(binary.found, owners=owners, map_ids=map_ids)
         return ImageStore(
             self._images_directory / f"ids-{self.ids_each}",
-            Unpacking(binary.found, owners=owners, map_ids=map_ids),
+            unpacking,
+            adopt=unpacking.adopt,
             pack=Packing(binary.found, owners=owners, map_ids=map_ids),
             mirrors=self._registry_mirrors,
             most_bytes=self._image_cache_bytes,
@@ -314,6 +321,22 @@ class LocalBackend(Backend):
     async def _remove_tree(self, tree: Path) -> None:
         """Take a tree away, also of users that its sandboxes have."""
         await in_thread(self._directories.remove_tree, tree)
+
+    def leaves_layer(self, place_id: str) -> bool:
+        """See `Backend`."""
+        try:
+            return os.stat(f"{self._directories.path(place_id)}/upper").st_dev == os.stat(self._images_directory).st_dev
+        except FileNotFoundError:
+            return False
+
+    async def leave_layer(self, place_id: str, new: NewSnapshot) -> StoredImage:
+        """See `Backend`."""
+        assert self._images.store is not None
+        held = await self._held_of(place_id)
+        await self._end(place_id, held)
+        # Root's sandboxes have other ids each; an ordinary user's have those of the store.
+        ids = HostIds(held.uid, self.ids_each) if self._root else None
+        return await self._images.store.snapshot(LeftLayer(Path(self._directories.path(place_id), "upper"), ids), new)
 
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
         """See `Backend`."""
@@ -718,7 +741,19 @@ class LocalBackend(Backend):
         }
 
     async def _destroy(self, sandbox_id: str) -> None:
-        held = self._held.get(sandbox_id) or _Held(uid=await asyncio.to_thread(self._directories.owner, sandbox_id))
+        held = await self._held_of(sandbox_id)
+        await self._end(sandbox_id, held)
+        await self._kill_rest(held.uid)
+        if not await self._left.bury(self._zygote, [(sandbox_id, held.uid, held.lent)]):
+            await asyncio.to_thread(self._remove_place, sandbox_id, held)
+            self._uids.give_back(held.uid)
+        self._forget(sandbox_id)
+
+    async def _held_of(self, sandbox_id: str) -> _Held:
+        return self._held.get(sandbox_id) or _Held(uid=await asyncio.to_thread(self._directories.owner, sandbox_id))
+
+    async def _end(self, sandbox_id: str, held: _Held) -> None:
+        """Kill its process 1, with all that is in its namespaces."""
         if held.asked is not None:
             with contextlib.suppress(Exception):
                 _, held.pidfd = await held.asked
@@ -733,11 +768,6 @@ class LocalBackend(Backend):
             await self._kill(held.pidfd)
             os.close(held.pidfd)
             held.pidfd = None
-        await self._kill_rest(held.uid)
-        if not await self._left.bury(self._zygote, [(sandbox_id, held.uid, held.lent)]):
-            await asyncio.to_thread(self._remove_place, sandbox_id, held)
-            self._uids.give_back(held.uid)
-        self._forget(sandbox_id)
 
     def _forget(self, sandbox_id: str) -> _Held | None:
         """It is gone, and others may run where it did."""
