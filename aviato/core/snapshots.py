@@ -32,7 +32,7 @@ async def take(handle: SandboxHandle, name: str | None, expires_after_seconds: f
 async def taken(handle: SandboxHandle, snapshot_id: str, **wanted: Any) -> SnapshotInfo:
     """Take one of a sandbox that runs, as `TakeSnapshot` has it.
 
-    A sandbox in which nothing is left to be fetched can leave its files where they lie, so the server is told first what has arrived.
+    Where nothing is left to be fetched its files can stay where they lie, so the server is told first what has arrived.
     """
     await handle.lease.acknowledgements.told_of(handle.sandbox_id)
     return await handle.client.take_snapshot(handle.sandbox_id, snapshot_id, **wanted)

@@ -144,7 +144,7 @@ class Backend(ABC):
         return False
 
     async def leave_layer(self, place_id: str, new: NewSnapshot) -> StoredImage:
-        """Kill what runs in a place, and make a snapshot of its layer, which is moved. What was broken off can be asked for again.
+        """Kill what runs in a place, and make a snapshot of its layer, which is moved. It can be asked for again.
 
         Raises:
             SandboxImageError, OSError: there is none.

@@ -72,6 +72,8 @@ MOST_REFUSALS = 3
 """In a row, of places that were left: whatever it is on this machine that refuses them, each costs a create some time."""
 DEATH_SECONDS = 15.0
 RECONNECT_SECONDS = 5.0
+ROOM_BYTES = 16 << 20
+"""What a snapshot whose layer is moved has to be able to write of itself: a full disk must cost no sandbox."""
 _EXAMPLE, _NAME_EXAMPLE, _EARLIER_EXAMPLE = (new_sandbox_id() for _ in range(3))
 """In the place of ids; by their random part nothing else is taken for them."""
 
@@ -325,9 +327,11 @@ class LocalBackend(Backend):
     def leaves_layer(self, place_id: str) -> bool:
         """See `Backend`."""
         try:
-            return os.stat(f"{self._directories.path(place_id)}/upper").st_dev == os.stat(self._images_directory).st_dev
+            upper = os.stat(f"{self._directories.path(place_id)}/upper")
         except FileNotFoundError:
             return False
+        store = os.statvfs(self._images_directory)
+        return upper.st_dev == os.stat(self._images_directory).st_dev and store.f_bavail * store.f_frsize >= ROOM_BYTES
 
     async def leave_layer(self, place_id: str, new: NewSnapshot) -> StoredImage:
         """See `Backend`."""
