@@ -42,7 +42,8 @@ class SandboxSnapshots:
     def snapshot(self, name: str | None = None, expires_after_seconds: float | None = None) -> OperationRef[Snapshot]:
         """Make an image of what it has written: files, and no processes.
 
-        Its commands stand still until all has been copied. What they hold open and have not written is not in it.
+        Where nothing runs in it, that takes milliseconds, and its files lie in a layer below from then on. Else its commands
+        stand still until all has been copied. What they hold open and have not written is not in it.
 
         Args:
             name: of the image, as images of registries have them: `NAME` or `NAME:TAG`. It then means this one.

@@ -70,7 +70,9 @@ def test_nobody_can_tell(session: Session, take: Any) -> None:
     assert run(child, LISTING) == after
     run(sandbox, "echo two >text")
     assert run(child, "cat text hard") == "one\none\n"
-    assert run(sandbox, "cat text hard") == "two\none\n"  # As in an image: names of one file in a layer below are parted by writing.
+    assert (
+        run(sandbox, "cat text hard") == "two\none\n"
+    )  # As in an image: names of one file in a layer below are parted by writing.
     assert snapshot.size_bytes >= 1 << 20
 
 
@@ -80,7 +82,10 @@ def test_nobody_can_tell(session: Session, take: Any) -> None:
         ("(setsid sleep 1000 &) >/dev/null 2>&1", "cat /proc/[0-9]*/comm | grep -c sleep"),
         ("echo x >/dev/shm/x", "cat /dev/shm/x"),
         ("mkdir -p /run/a/b; echo x >/run/a/b/x", "cat /run/a/b/x"),
-        ("python3 -c 'import ctypes; c = ctypes.CDLL(None); c.shmget(7, 4096, 0o1600)'", "tail -n +2 /proc/sysvipc/shm | wc -l"),
+        (
+            "python3 -c 'import ctypes; c = ctypes.CDLL(None); c.shmget(7, 4096, 0o1600)'",
+            "tail -n +2 /proc/sysvipc/shm | wc -l",
+        ),
         ("python3 -c 'import ctypes; c = ctypes.CDLL(None); c.msgget(7, 0o1600)'", "tail -n +2 /proc/sysvipc/msg | wc -l"),
     ],
     ids=["process", "shared memory", "run time file", "system v memory", "system v messages"],
@@ -143,9 +148,7 @@ def test_what_is_over_many_layers_moves_no_more(make_server: Any, monkeypatch: p
 
 
 def test_ports_the_way_out_and_the_lifetime_go_on(session: Session, take: Any) -> None:
-    sandbox = session.sandbox(
-        network=NetworkOptions(exposed_ports=[8000], egress_mode=["127.0.0.2"]), max_lifetime_seconds=600
-    )
+    sandbox = session.sandbox(network=NetworkOptions(exposed_ports=[8000], egress_mode=["127.0.0.2"]), max_lifetime_seconds=600)
     proxy = run(sandbox, "echo $HTTP_PROXY")
     urls = sandbox.service_urls
     assert take(sandbox)[1] and run(sandbox, "echo $HTTP_PROXY") == proxy
@@ -230,5 +233,3 @@ def test_told_to_end_in_the_middle(session: Session) -> None:
             continue
         assert run(session.sandbox(container_image=taken.snapshot_id), "cat text") == "x\n"
         Sandbox.delete_snapshot(taken.snapshot_id).result()
-
-

@@ -71,7 +71,9 @@ def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path, version):
     path = tmp_path / "store.db"
     Store(str(path)).close()
     db = sqlite3.connect(path)
-    for column in ("let_go", "ports", "egress", "owner", "unkept_promises", "for_one_run", "place_id", "lies_over")[version - 1 :]:
+    for column in ("let_go", "ports", "egress", "owner", "unkept_promises", "for_one_run", "place_id", "lies_over")[
+        version - 1 :
+    ]:
         db.execute(f"ALTER TABLE sandboxes DROP COLUMN {column}")
     if version < 8:
         db.execute("ALTER TABLE sandboxes DROP COLUMN expires_at")
@@ -85,7 +87,18 @@ def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path, version):
         store = Store(str(path))
         assert store.living() == []
         there = {row[1] for row in store._db.execute("PRAGMA table_info(sandboxes)")}
-        assert {"let_go", "ports", "egress", "owner", "unkept_promises", "for_one_run", "place_id", "expires_at", "lies_over", "moving"} <= there
+        assert {
+            "let_go",
+            "ports",
+            "egress",
+            "owner",
+            "unkept_promises",
+            "for_one_run",
+            "place_id",
+            "expires_at",
+            "lies_over",
+            "moving",
+        } <= there
         store.add_sandbox(record(f"a{turn}", ended_at=1.0, ports={9000: None, 80: 40123}))
         assert list(store.sandbox(f"a{turn}").ports.items()) == [(9000, None), (80, 40123)]
         assert store.sandbox(f"a{turn}").egress == "none"

@@ -412,3 +412,41 @@ async def test_who_is_traced_goes_on(counting):
             pass
         await asyncio.sleep(0.1)
     assert (await asyncio.wait_for(counting.finish(exec_id, subscription), 20)).returncode == 0
+
+
+# -- rest ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "rests"),
+    [
+        (None, True),
+        ("echo x >f; mkdir -p /tmp/a /var/x; rm /etc/group; ls /run /dev/shm >/dev/null", True),
+        ("(setsid sleep 1000 &) >/dev/null 2>&1", False),
+        ("echo x >/dev/shm/x", False),
+        ("echo x >/run/x", False),
+        ("mkdir /run/d", False),
+        ("echo 127.0.0.1 other >>/etc/hosts", False),
+        ("chmod 700 /dev/shm", False),
+        ("for n in $(seq 100); do echo >/run/$n; done", False),
+        ("python3 -c 'import ctypes; ctypes.CDLL(None).semget(7, 1, 0o1600)'", False),
+    ],
+)
+async def test_it_rests_where_nothing_is_left_but_files(box, command, rests):
+    if command is not None:
+        assert (await box.sh(command)).returncode == 0
+    assert await box.link.rests() is rests
+
+
+async def test_what_was_left_and_taken_away_again_leaves_no_rest(box):
+    await box.sh("mkdir /run/d; rmdir /run/d")
+    assert not await box.link.rests()  # Nobody can say what else was done there.
+
+
+async def test_nobody_rests_who_is_asked_for_something(box):
+    await box.sh("head -c 8000000 /dev/zero >/workspace/f")
+    async with aclosing(box.link.read_file("/workspace/f")) as reader:
+        await reader.opened()
+        assert not await box.link.rests()
+        assert not box.link.is_quiet
+    assert await box.link.rests()

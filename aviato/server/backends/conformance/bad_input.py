@@ -247,6 +247,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "write": {"path": "/tmp/new", "mode": None, "size": None},
     "read_tree": {"path": "/tmp", "window": 1 << 20},
     "read_layer": {"window": 1 << 20},
+    "rest": {},
     "write_tree": {"path": "/tmp/new"},
 }
 """What each operation cannot be without."""
