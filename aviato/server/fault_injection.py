@@ -99,6 +99,7 @@ _HELLO = ("aviato.server.link.link:Process1Link.connect",)
 _START = ("aviato.server.service.execs:Execs.start",)
 _ENCODE = ("aviato.server.service.output.feed:ExecFeed._encode",)
 _SEND = ("aviato.wire.flow:Outgoing.send", "aiohttp.web:StreamResponse.write")
+_LEAVE = ("aviato.server.backends.local.backend:LocalBackend.leave_layer",)
 _ACKNOWLEDGE = ("aviato.server.service.execs:Execs.acknowledge",)
 
 POINTS = {
@@ -119,7 +120,15 @@ POINTS = {
     "acknowledgement.after": Point(_ACKNOWLEDGE, after=True, sent=True),
     "stop.before": Point(("aviato.server.service.live_sandbox:LiveSandbox.ask_to_end",)),
     "stop.after": Point(("aviato.server.service.sandboxes:Sandboxes.stop",), after=True),
+    "move.before": Point(_LEAVE, error=_disk_error),
+    "move.ended": Point(("aviato.server.images.layer_pull:LayerPulls.adopt",)),
+    "move.renamed": Point(("aviato.server.images.layer_pull:_move",), after=True),
+    "move.published": Point(("aviato.server.images.layer_pull:LayerPulls._publish",), after=True),
+    "move.written": Point(("aviato.server.images.image_snapshots:ImageSnapshots._write",), after=True),
+    "move.after": Point(_LEAVE, after=True),
 }
+OF_MOVES = tuple(name for name in POINTS if name.startswith("move."))
+"""Those that only a sandbox passes that moves."""
 
 
 class Switch:

@@ -33,7 +33,7 @@ from typing import Any
 import aviato
 from aviato.bridge.operation import OperationRef
 from aviato.server.executor import fix_threads
-from aviato.server.fault_injection import POINTS
+from aviato.server.fault_injection import OF_MOVES, POINTS
 from aviato.server.reaper import GARBAGE_SECONDS
 from aviato.transport import aiohttp_session, http
 from tests.conftest import free_port, make_state_dir, remove
@@ -53,7 +53,7 @@ IDLE_SECONDS = SETTINGS["lease"] / 4 + 2
 """An idle connection of a client, here. Heartbeats are a quarter of a lease apart: they keep the one that they need."""
 STEADY_SECONDS = IDLE_SECONDS + 1
 FAILING = ("store.before", "disk.before", "fork.before", "hello.before")
-KILLED = [name for name in POINTS if name != "disk.before"]
+KILLED = [name for name in POINTS if name not in ("disk.before", *OF_MOVES)]
 MEMORY_FACTOR = 1.05
 MEMORY_SLACK_BYTES = 256 << 10
 """A zygote has a third of a MiB of its own, of which some pages are written now and not then."""

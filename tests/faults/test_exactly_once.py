@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import aviato
-from aviato.server.fault_injection import POINTS
+from aviato.server.fault_injection import OF_MOVES, POINTS
 from tests.conftest import free_port
 from tests.faults.conftest import FaultyServer, RunningProxy
 from tests.faults.work import Work
@@ -25,7 +25,6 @@ from tests.faults.work import Work
 COMMANDS = int(os.environ.get("AVIATO_TEST_FAULT_COMMANDS", "150"))
 SEED = int(os.environ.get("AVIATO_TEST_FAULT_SEED", "0")) or random.randrange(1, 1 << 31)
 IS_LONG = COMMANDS >= 1000
-KILLS = 2 * (len(POINTS) - 1) if IS_LONG else 5
 CUTS = 200 if IS_LONG else 20
 RUNNING, CREATING = 8, 4
 """What goes on at each kill, at least."""
@@ -33,7 +32,8 @@ AT_ONCE, MAKERS = 24 if IS_LONG else 16, 16
 PATIENCE_SECONDS = 30.0
 FAULT_SECONDS = 0.1
 """Between two faults on connections, on the average and at least."""
-KILLED = [name for name in POINTS if name != "disk.before"]
+KILLED = [name for name in POINTS if name not in ("disk.before", *OF_MOVES)]
+KILLS = 2 * len(KILLED) if IS_LONG else 5
 """No command here writes to the server's disk."""
 
 

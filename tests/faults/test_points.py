@@ -11,7 +11,7 @@ import pytest
 
 import aviato
 from aviato.rl import Task, evaluate
-from aviato.server.fault_injection import POINTS
+from aviato.server.fault_injection import OF_MOVES, POINTS
 from aviato.server.operations.exec_stream import RUN_HOLD_BACK_SECONDS
 from tests.endings.conftest import until
 from tests.faults.conftest import FaultyServer, faulty_server
@@ -193,7 +193,7 @@ def test_a_full_disk_is_a_gap_in_what_is_kept_and_stalls_nothing(faulty: FaultyS
         assert box.exec(["echo", "kept"], detach=True).result().stdout == "kept\n"
 
 
-KILLED = [name for name in POINTS if name != "disk.before"]
+KILLED = [name for name in POINTS if name not in ("disk.before", *OF_MOVES)]
 
 
 @pytest.mark.long
@@ -226,3 +226,39 @@ def test_killed_at(faulty: FaultyServer, point: str) -> None:
         assert old.read_file("ran").result() == b"1\n"
         assert aviato.Sandbox.from_id(sandbox_id, base_url=faulty.url).result().get_status() == "terminated"
     assert faulty.hits[-1][:2] == ("kill", point)
+
+
+@pytest.mark.parametrize("point", OF_MOVES)
+def test_killed_while_a_sandbox_moves(faulty: FaultyServer, point: str) -> None:
+    """The next server finishes it: the snapshot is taken once, and nothing of the sandbox is lost."""
+    with aviato.Sandbox(base_url=faulty.url, detached=True) as box:
+        box.exec(["sh", "-c", "seq 1000 >numbers; mkdir -p d/e; cp numbers d/e; rm /etc/group"], check=True).result()
+        faulty.arm("kill", point)
+        taking = box.snapshot()
+        until(lambda: faulty.died, 20)
+        faulty.start()
+        taken = taking.result()
+        check = ["sh", "-c", "seq 1000 | cmp - numbers && cmp numbers d/e/numbers && test ! -e /etc/group && echo same"]
+        assert box.exec(check).result().stdout == "same\n"
+        [child] = box.fork()
+        with aviato.Sandbox(base_url=faulty.url, container_image=taken.snapshot_id) as other, child:
+            assert [one.exec(check).result().stdout for one in (other, child)] == ["same\n"] * 2
+        with aviato.Session(aviato.SandboxDefaults(base_url=faulty.url)):
+            known = aviato.Sandbox.list_snapshots(base_url=faulty.url).result()
+            assert [one.snapshot_id for one in known] == [taken.snapshot_id]
+            aviato.Sandbox.delete_snapshot(taken.snapshot_id, base_url=faulty.url).result()
+    assert faulty.hits[-1][:2] == ("kill", point)
+
+
+def test_a_disk_that_fails_while_a_sandbox_moves_is_the_machines_failure(faulty: FaultyServer) -> None:
+    with aviato.Sandbox(base_url=faulty.url) as box:
+        box.exec(["touch", "file"], check=True).result()
+        faulty.arm("fail", "move.before")
+        with pytest.raises(aviato.SandboxError) as caught:
+            box.snapshot().result()
+        assert caught.value.is_infrastructure
+        faulty.disarm()
+        with pytest.raises(aviato.SandboxError) as caught:
+            box.exec(["true"]).result()
+        assert caught.value.is_infrastructure
+        assert aviato.Sandbox.list_snapshots(base_url=faulty.url).result() == []

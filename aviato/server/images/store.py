@@ -263,6 +263,11 @@ class ImageStore:
         """The image that a sandbox has."""
         return next((image_id for image_id in self._index.ids() if sandbox_id in self._uses.alive(image_id)), None)
 
+    def layers_of(self, image_id: str) -> int:
+        """How many an image has, also one that nobody may name any more."""
+        record = self._index.record(image_id)
+        return 0 if record is None else len(record.layers)
+
     def use(self, image_id: str, sandbox_id: str, place: str) -> None:
         """Say that a sandbox has an image: it stays while the sandbox's place exists.
 

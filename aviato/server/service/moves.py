@@ -36,7 +36,7 @@ class Moves:
         self._lifecycle = lifecycle
 
     async def begin(
-        self, sandbox: LiveSandbox, link: Process1Link, request: SnapshotRequest, new: NewSnapshot, layers: int
+        self, sandbox: LiveSandbox, link: Process1Link, request: SnapshotRequest, new: NewSnapshot
     ) -> asyncio.Future[StoredImage] | None:
         """Let a sandbox move, and give what comes to the snapshot. None where it has to stay: something runs or is kept in it.
 
@@ -45,11 +45,10 @@ class Moves:
             link: of its process 1.
             request: what was asked for.
             new: the same, as the store takes it.
-            layers: that it lies on.
         """
-        if not _can_move(sandbox) or layers >= MOST_LAYERS:
+        if not _can_move(sandbox):
             return None
-        if not await in_thread(self._backend.leaves_layer, sandbox.place_id) or not await link.rests():
+        if not await in_thread(self._has_room, sandbox.place_id, new.image_id) or not await link.rests():
             return None
         # From here on in one turn: whoever has asked for something since the answer is seen, and nobody can before the move.
         if not (_can_move(sandbox) and sandbox.link is link and link.is_quiet):
@@ -57,6 +56,12 @@ class Moves:
         leaves = sandbox.place_id
         place_id = derived_place_id(sandbox.sandbox_id, request.snapshot_id)
         return self._lifecycle.move(sandbox, place_id, request.to_json(leaves), lambda: self._backend.leave_layer(leaves, new))
+
+    def _has_room(self, place_id: str, image_id: str | None) -> bool:
+        """Whether its layer can be moved, over so many others. Blocks for a moment."""
+        store = self._backend.image_store
+        below = 0 if store is None or image_id is None else store.layers_of(image_id)
+        return below < MOST_LAYERS and self._backend.leaves_layer(place_id)
 
     async def finish(self, record: SandboxRecord) -> SandboxRecord:
         """Go on with a move that a server was killed in; the sandbox can begin in its new place then.

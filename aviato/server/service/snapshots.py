@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, SandboxImageError, SandboxSnapshotError, SandboxUnavailableError
+from aviato.server.images.image_errors import disk_error
 from aviato.server.images.oci_reference import parse_own_name
 from aviato.server.link.file_calls import InTime
 from aviato.server.link.subscription import SandboxGone
@@ -175,9 +176,8 @@ class Snapshots:
             image_id, image = await self._below(asked, sandbox)
             self._check_layers(sandbox_id, link, image)
             new = asked.new(image_id, image)
-            layers = 0 if sandbox.image is None else len(sandbox.image.layers or sandbox.image.above)
             try:
-                moving = await self._moves.begin(sandbox, link, asked, new, layers)
+                moving = await self._moves.begin(sandbox, link, asked, new)
                 if moving is not None:
                     return _info(await asyncio.shield(moving))
                 return _info(await self._copy(store, link, new))
@@ -185,14 +185,15 @@ class Snapshots:
                 raise await error_of_gone(sandbox, gone) from None
             except SandboxSnapshotError:
                 raise
-            except AviatoError as error:
+            except (AviatoError, OSError) as failure:
+                error = failure if isinstance(failure, AviatoError) else disk_error(failure, f"snapshot {snapshot_id}")
                 raise SandboxSnapshotError(
                     f"sandbox {sandbox_id} cannot be made a snapshot of: {error}",
                     sandbox_id=sandbox_id,
                     reason=error.reason,
                     retryable=error.retryable,
                     is_infrastructure=error.is_infrastructure,
-                ) from error
+                ) from failure
 
     async def _copy(self, store: ImageStore, link: Process1Link, new: NewSnapshot) -> StoredImage:
         """As process 1 reads the layer, while commands stand still."""
