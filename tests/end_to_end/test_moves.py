@@ -14,6 +14,7 @@ import pytest
 import aviato
 from aviato import AsyncClient, NetworkOptions, Sandbox, Session
 from aviato.server.service import moves
+from tests.endings.conftest import until
 
 pytestmark = pytest.mark.usefixtures("served")
 AGE = "read -r line </proc/1/stat; set -- ${line##*)}; echo ${20}"
@@ -194,9 +195,19 @@ async def _snapshot(sandbox: Any) -> Any:
     return await sandbox.snapshot()
 
 
-@pytest.mark.parametrize("after_seconds", [0.0, 0.002, 0.005, 0.01, 0.02, 0.05])
-def test_a_server_that_dies_in_the_middle_loses_nothing(
-    make_server: Any, monkeypatch: pytest.MonkeyPatch, after_seconds: float
+def test_one_of_a_pool_keeps_its_name(session: Session, take: Any) -> None:
+    with session.pool(1, warmup=["echo warm >text"]) as pool:
+        until(lambda: pool.ready().result() == 1, 20)
+        sandbox = pool.sandbox()
+        name = run(sandbox, "hostname; cat text")
+        assert take(sandbox)[1] and run(sandbox, "hostname; cat text") == name
+        sandbox.stop().result()
+
+
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("after_seconds", [0.0, 0.003, 0.01, 0.03])
+def test_a_server_that_ends_in_the_middle_loses_nothing(
+    make_server: Any, monkeypatch: pytest.MonkeyPatch, after_seconds: float, sig: signal.Signals
 ) -> None:
     server = make_server()
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
@@ -206,7 +217,7 @@ def test_a_server_that_dies_in_the_middle_loses_nothing(
             run(one, f"for n in $(seq 300); do echo {number} >f$n; done; sync; true")
         going = [one.snapshot() for one in sandboxes]
         time.sleep(after_seconds)  # the point of the kill, not a wait
-        server.stop(signal.SIGKILL)
+        server.stop(sig)
         server.restart()
         for number, (one, taking) in enumerate(zip(sandboxes, going, strict=True)):
             taken = taking.result()
