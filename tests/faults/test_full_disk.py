@@ -89,6 +89,21 @@ def test_a_full_disk(small: Path, server: RunningServer) -> None:
         assert new(server) == "new\n"
 
 
+def test_a_snapshot_on_a_full_disk_costs_no_sandbox(small: Path, server: RunningServer) -> None:
+    with aviato.Sandbox(base_url=server.url) as box:
+        box.exec(["sh", "-c", "head -c 100000 /dev/urandom >file; cksum file >sum"], check=True).result()
+        fill(small)
+        with pytest.raises(aviato.SandboxSnapshotError) as caught:
+            box.snapshot().result()
+        assert (caught.value.reason, caught.value.is_infrastructure) == ("disk_full", True)
+        assert box.exec(["sh", "-c", "cksum file | cmp - sum && echo whole"]).result().stdout == "whole\n"
+        (small / "ballast").unlink()
+        taken = box.snapshot().result()
+        with aviato.Sandbox(base_url=server.url, container_image=taken.snapshot_id) as other:
+            assert other.exec(["sh", "-c", "cksum file | cmp - sum && echo whole"]).result().stdout == "whole\n"
+        aviato.Sandbox.delete_snapshot(taken.snapshot_id, base_url=server.url).result()
+
+
 def test_a_state_directory_that_is_read_only(small: Path) -> None:
     """The server says so and does not start; it does once that is over."""
     first = start_server(small)
