@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
 import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError
 from aviato.server.link.subscription import Ended, SandboxGone
@@ -21,14 +20,11 @@ from aviato.server.states import Ending, State, ending_of, lost, not_started, st
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Sequence
 
     from aviato.server.backends.base import Backend, ResolvedImage, SandboxSpec
-    from aviato.server.images.stored_image import StoredImage
-    from aviato.server.link.link import Process1Link
     from aviato.server.service.detached import Detached
     from aviato.server.service.egress import Egress
-    from aviato.server.service.event import Event as Flag
     from aviato.server.service.leases import Leases
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.main_command import MainCommand
@@ -112,92 +108,6 @@ class Lifecycle:
         elif (task := sandbox.restart or sandbox.task) is not None:
             task.cancel()
 
-    def reset(self, sandbox: LiveSandbox, place_id: str, image: ResolvedImage, secrets: dict[str, str]) -> None:
-        """Let it begin anew, in another place.
-
-        Args:
-            sandbox: it runs.
-            place_id: of that place.
-            image: that it begins with.
-            secrets: environment variables that it has.
-        """
-        link, left = sandbox.link, sandbox.place_id
-        assert link is not None
-        if sandbox.image is None:
-            sandbox.expire_as_on_record()  # An earlier server has made it: only its process 1 knew what is left.
-        kept = sandbox.begin_anew(place_id, image, secrets)
-        self._save(sandbox)
-        self._egress.close(sandbox.sandbox_id)
-        sandbox.restart = asyncio.create_task(self._begin(sandbox), name=f"reset of {sandbox.sandbox_id}")
-        sandbox.spawn(sandbox.restart)
-        link.abandon(Ended(reason="reset"))
-        self._depart(sandbox, left, self._leave(sandbox, link, left, kept))
-
-    def move(
-        self, sandbox: LiveSandbox, place_id: str, moving: str, leave: Callable[[], Coroutine[Any, Any, StoredImage]]
-    ) -> asyncio.Task[StoredImage]:
-        """Let it go on in another place, over its own layer. Nothing runs in it.
-
-        Args:
-            sandbox: it runs.
-            place_id: of that place.
-            moving: for the record.
-            leave: ends what is there and makes an image of its layer.
-        """
-        link, left = sandbox.link, sandbox.place_id
-        assert link is not None
-        if sandbox.image is None:
-            sandbox.expire_as_on_record()
-        snapshot_id = json.loads(moving)["snapshot_id"]
-        sandbox.move(place_id, snapshot_id, moving)
-        self._registry.save(sandbox.record)
-        self._egress.close(sandbox.sandbox_id)
-        link.let_go(Ended(reason="reset"))  # Its life waits for that, to watch the next.
-        leaving = asyncio.create_task(leave(), name=f"layer of {left}")
-        sandbox.spawn(leaving)
-        sandbox.restart = asyncio.create_task(self._arrive(sandbox, leaving), name=f"move of {sandbox.sandbox_id}")
-        sandbox.spawn(sandbox.restart)
-        self._depart(sandbox, left, asyncio.wait((leaving,)))
-        return leaving
-
-    async def _arrive(self, sandbox: LiveSandbox, leaving: asyncio.Task[StoredImage]) -> Ending | None:
-        """Start it over its layer; returns its ending where it does not."""
-        await asyncio.wait((leaving,))
-        if leaving.cancelled() or (error := leaving.exception()) is not None:
-            return lost("its layer could not be had" if leaving.cancelled() else f"its layer could not be had: {error}")
-        assert sandbox.record.lies_over is not None
-        sandbox.image = self._backend.resolve_image(sandbox.record.lies_over)
-        sandbox.record = sandbox.record.but(moving=None)
-        return await self._begin(sandbox)
-
-    def _depart(self, sandbox: LiveSandbox, place_id: str, end: Coroutine[Any, Any, Any]) -> None:
-        """End what is in a place that it has left, and take the place away."""
-
-        async def depart() -> None:
-            await end
-            await self.destroy(place_id)
-
-        departure = asyncio.create_task(depart(), name=f"departure from {place_id}")
-        sandbox.departures.add(departure)
-        departure.add_done_callback(sandbox.departures.discard)
-        sandbox.spawn(departure)
-
-    async def _leave(self, sandbox: LiveSandbox, link: Process1Link, place_id: str, kept: Flag) -> None:
-        """End what was there before a reset. Results that are there and have not arrived are kept."""
-        try:
-            if not link.active_execs():
-                self._backend.kill(place_id)
-            else:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(STOP_SLACK_SECONDS):
-                        await link.stop(0)
-                await self._results.gather(sandbox.sandbox_id, partial(self._backend.leave_results, place_id))
-                for exec_id in (*sandbox.confirmed, *sandbox.recorded_results()):
-                    self._results.confirm(sandbox.sandbox_id, exec_id)
-        finally:
-            kept.set()
-            link.let_go(Ended(reason="reset"))  # Its life waits for that, to watch the next.
-
     def stop(self, sandbox: LiveSandbox) -> None:
         """Tell its process 1 to end, with what is left of the grace."""
         sandbox.spawn(asyncio.create_task(self._stop(sandbox, sandbox.grace_seconds)))
@@ -220,7 +130,7 @@ class Lifecycle:
 
     async def _until_ended(self, sandbox: LiveSandbox) -> Ending:
         if sandbox.link is None:
-            if (ending := await self._begin(sandbox)) is not None:
+            if (ending := await self.start(sandbox)) is not None:
                 return ending
         elif sandbox.state is State.STOPPING:
             self.stop(sandbox)  # It was found again, and an earlier server had told it to end.
@@ -242,8 +152,8 @@ class Lifecycle:
             if ended is not None:
                 return ended
 
-    async def _begin(self, sandbox: LiveSandbox) -> Ending | None:
-        """Start it; returns its ending where it does not."""
+    async def start(self, sandbox: LiveSandbox) -> Ending | None:
+        """Start it in its place; returns its ending where it does not."""
         try:
             await self._start(sandbox)
         except asyncio.CancelledError:
@@ -408,6 +318,13 @@ class Lifecycle:
             sandbox.forced = sandbox.is_cut = True
             sandbox.task.cancel()
 
+    async def keep_results(self, sandbox: LiveSandbox, place_id: str) -> None:
+        """Keep what a process 1 that has ended has left of commands whose results have not arrived."""
+        await self._results.gather(sandbox.sandbox_id, partial(self._backend.leave_results, place_id))
+        # It may have ended before it heard of those, and some arrive meanwhile.
+        for exec_id in (*sandbox.confirmed, *sandbox.recorded_results()):
+            self._results.confirm(sandbox.sandbox_id, exec_id)
+
     async def conclude(self, sandbox: LiveSandbox) -> None:
         """Its end is known: take its place away and put the end on record."""
         self._ports.close(sandbox.sandbox_id)
@@ -417,10 +334,7 @@ class Lifecycle:
         dead = sandbox.killed_at is not None and sandbox.link is not None and sandbox.link.ended() is not None
         if sandbox.record.begun and not dead:
             if not sandbox.forced and (sandbox.link is None or sandbox.link.active_execs()):
-                await self._results.gather(sandbox.sandbox_id, partial(self._backend.leave_results, sandbox.place_id))
-                # Process 1 may have ended before it heard of those, and some arrive meanwhile.
-                for exec_id in (*sandbox.confirmed, *sandbox.recorded_results()):
-                    self._results.confirm(sandbox.sandbox_id, exec_id)
+                await self.keep_results(sandbox, sandbox.place_id)
                 if sandbox.link is None:
                     await self._detached.adopt(sandbox, self._results)
             await self.destroy(sandbox.place_id)

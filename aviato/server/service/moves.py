@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aviato.server.images.image_snapshots import NewSnapshot
     from aviato.server.images.stored_image import StoredImage
     from aviato.server.link.link import Process1Link
-    from aviato.server.service.lifecycle import Lifecycle
+    from aviato.server.service.departures import Departures
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.store import SandboxRecord
 
@@ -28,12 +28,12 @@ class Moves:
 
     Args:
         backend: has the places.
-        lifecycle: ends a sandbox in one, and starts it in another.
+        departures: let a sandbox go from one to another.
     """
 
-    def __init__(self, backend: Backend, lifecycle: Lifecycle) -> None:
+    def __init__(self, backend: Backend, departures: Departures) -> None:
         self._backend = backend
-        self._lifecycle = lifecycle
+        self._departures = departures
 
     async def begin(
         self, sandbox: LiveSandbox, link: Process1Link, request: SnapshotRequest, new: NewSnapshot
@@ -55,7 +55,7 @@ class Moves:
             return None
         leaves = sandbox.place_id
         place_id = derived_place_id(sandbox.sandbox_id, request.snapshot_id)
-        return self._lifecycle.move(sandbox, place_id, request.to_json(leaves), lambda: self._backend.leave_layer(leaves, new))
+        return self._departures.move(sandbox, place_id, request.to_json(leaves), lambda: self._backend.leave_layer(leaves, new))
 
     def _has_room(self, place_id: str, image_id: str | None) -> bool:
         """Whether its layer can be moved, over so many others. Blocks for a moment."""

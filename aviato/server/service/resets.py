@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from aviato.server.backends.base import Backend
     from aviato.server.callers import Caller
     from aviato.server.images.resolved import ResolvedImage
-    from aviato.server.service.lifecycle import Lifecycle
+    from aviato.server.service.departures import Departures
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.registry import Registry
     from aviato.server.service.secrets import Secrets
@@ -29,15 +29,15 @@ class Resets:
     Args:
         backend: has the images.
         registry: of the sandboxes.
-        lifecycle: ends them in one place, and starts them in another.
+        departures: let them go from one place to another.
         slots: are told that one is in use meanwhile.
         secrets: that they have.
     """
 
-    def __init__(self, backend: Backend, registry: Registry, lifecycle: Lifecycle, slots: Slots, secrets: Secrets) -> None:
+    def __init__(self, backend: Backend, registry: Registry, departures: Departures, slots: Slots, secrets: Secrets) -> None:
         self._backend = backend
         self._registry = registry
-        self._lifecycle = lifecycle
+        self._departures = departures
         self._slots = slots
         self._secrets = secrets
 
@@ -76,7 +76,7 @@ class Resets:
         await running(sandbox)
         # What waits for a moment may find that another reset was quicker, and the same one, too.
         if not _had(sandbox, place_id):
-            self._lifecycle.reset(sandbox, place_id, image, secrets)
+            self._departures.reset(sandbox, place_id, image, secrets)
 
     def _image(self, sandbox: LiveSandbox, to: str | None, caller: Caller) -> ResolvedImage:
         if to is None:

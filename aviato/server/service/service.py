@@ -12,6 +12,7 @@ from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.server.admission import CREATES_PER_CORE, Admission, capacity
 from aviato.server.machine import room
 from aviato.server.service.batches import BatchRunner
+from aviato.server.service.departures import Departures
 from aviato.server.service.detached import Detached
 from aviato.server.service.egress import Egress
 from aviato.server.service.exec_records import ExecRecords
@@ -105,9 +106,10 @@ class Service:
             self.results,
             self.warm_pools,
         )
-        self.moves = Moves(backend, self.lifecycle)
+        departures = Departures(backend, self.registry, self.lifecycle, self.egress)
+        self.moves = Moves(backend, departures)
         self.snapshots = Snapshots(backend, self.registry, self.slots, self.moves)
-        self.resets = Resets(backend, self.registry, self.lifecycle, self.slots, self.secrets)
+        self.resets = Resets(backend, self.registry, departures, self.slots, self.secrets)
         self.execs = Execs(self.registry, self.slots, self.results, self.exec_records, self.detached)
         self.files = Files(self.registry, self.slots)
         self.shared_memories = SharedMemories()
