@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -246,3 +247,78 @@ def test_told_to_end_in_the_middle(session: Session) -> None:
             continue
         assert run(session.sandbox(container_image=taken.snapshot_id), "cat text") == "x\n"
         Sandbox.delete_snapshot(taken.snapshot_id).result()
+
+
+class Player:
+    """Does at random what can be done with one sandbox, and knows what has to be in it."""
+
+    def __init__(self, client: AsyncClient, draw: random.Random) -> None:
+        self.client = client
+        self.draw = draw
+        self.files: dict[str, str] = {}
+        self.taken: list[tuple[str, dict[str, str]]] = []
+
+    async def play(self, turns: int) -> None:
+        box = await self.client.sandbox()
+        for _ in range(turns):
+            await getattr(self, self.draw.choice(["write", "write", "snapshot", "beside", "fork", "reset", "back", "leave"]))(
+                box
+            )
+            await self.compare(box, self.files)
+        await box.stop()
+        for snapshot_id, _ in self.taken:
+            await self.client.delete_snapshot(snapshot_id)
+
+    async def compare(self, box: Any, files: dict[str, str]) -> None:
+        shown = await box.exec(["sh", "-c", "for f in f*; do test -e $f && echo $f $(cat $f); done; true"], check=True)
+        assert dict(line.split() for line in shown.stdout.splitlines()) == files
+
+    async def write(self, box: Any) -> str:
+        name, text = f"f{self.draw.randrange(6)}", str(self.draw.random())
+        await box.exec(["sh", "-c", f"echo {text} >.new && mv .new {name}"], check=True)
+        self.files[name] = text
+        return name
+
+    async def snapshot(self, box: Any) -> None:
+        self.taken.append(((await box.snapshot()).snapshot_id, dict(self.files)))
+        if len(self.taken) > 3:
+            await self.client.delete_snapshot(self.taken.pop(0)[0])
+
+    async def beside(self, box: Any) -> None:
+        before, taking = dict(self.files), asyncio.ensure_future(_snapshot(box))
+        name = await self.write(box)
+        taken = await taking
+        child = await self.client.sandbox(container_image=taken.snapshot_id)
+        seen = (await child.exec(["sh", "-c", f"cat {name} 2>/dev/null; true"])).stdout.strip()
+        assert seen in (before.get(name, ""), self.files[name])
+        await child.stop()
+        await self.client.delete_snapshot(taken.snapshot_id)
+
+    async def fork(self, box: Any) -> None:
+        for child in await box.fork(2):
+            await self.compare(child, self.files)
+            await child.stop()
+
+    async def reset(self, box: Any) -> None:
+        await box.reset()
+        self.files = {}
+
+    async def back(self, box: Any) -> None:
+        if self.taken:
+            snapshot_id, files = self.draw.choice(self.taken)
+            await box.reset(to=snapshot_id)
+            self.files = dict(files)
+
+    async def leave(self, box: Any) -> None:
+        await box.exec(["sh", "-c", "(setsid sleep 0.3 &) >/dev/null 2>&1"])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_whatever_is_done_with_many_each_has_its_files(served: Any, seed: int) -> None:
+    async def main() -> None:
+        async with AsyncClient() as client:
+            await asyncio.gather(*(Player(client, random.Random(10 * seed + number)).play(100) for number in range(6)))
+
+    asyncio.run(main())
