@@ -16,6 +16,7 @@ from aviato.server.service import Service, commands_of_server, one_shot, run_cod
 from aviato.server.settings import ServerSettings
 from aviato.server.state_dir import StateDirectory
 from aviato.wire.run_code import RunCode
+from tests.base_roots import share
 from tests.conftest import make_state_dir, remove
 
 pytestmark = pytest.mark.anyio
@@ -33,6 +34,7 @@ async def service(monkeypatch: pytest.MonkeyPatch, _private_environment: None) -
     state = make_state_dir()
     folder = StateDirectory(str(state / "server"))
     folder.make()
+    share(Path(folder.path))
     service = Service(ServerSettings(run_code_concurrency=1), folder, make_backend("local", directory=Path(folder.path)))
     service.open()
     await service.ready()

@@ -23,6 +23,7 @@ from aviato.server.settings import ServerSettings
 from aviato.server.state_dir import StateDirectory
 from aviato.wire.frames import FrameDecoder, FrameType
 from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
+from tests.base_roots import share
 from tests.real_backend import end_sandboxes
 
 
@@ -127,7 +128,10 @@ def serving():
 
 @pytest.fixture
 def folder(tmp_path):
-    return StateDirectory(str(tmp_path / "server"))
+    made = tmp_path / "server"
+    made.mkdir(mode=0o711)
+    share(made)  # A backend of the tests has no directory besides.
+    return StateDirectory(str(made))
 
 
 @pytest.fixture

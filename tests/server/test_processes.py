@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id
+from tests.base_roots import share
 from tests.matrices import deep
 
 SERVE = [sys.executable, "-W", "error", "-c", "from aviato.cli.main import main; main()", "serve"]
@@ -29,6 +30,7 @@ SERVE = [sys.executable, "-W", "error", "-c", "from aviato.cli.main import main;
 def state():
     with tempfile.TemporaryDirectory(prefix="aviato-test-", dir="/var/tmp") as path:
         os.chmod(path, 0o711)
+        share(Path(path))
         yield Path(path)
 
 
