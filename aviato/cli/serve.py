@@ -59,6 +59,10 @@ def command(**flags: Any) -> None:
 
 
 def _serve(settings: ServerSettings) -> None:
+    import gc
+
+    gc.disable()  # Nothing of what is imported is garbage, now or later.
+
     import logging
 
     from aviato.server import login
@@ -68,6 +72,8 @@ def _serve(settings: ServerSettings) -> None:
     from aviato.server.state_dir import StateDirectory, make_directory, state_directory, take_lock
     from aviato.system import event_loop
 
+    gc.freeze()
+    gc.enable()
     if "host" in settings.model_fields_set and settings.port is None:
         given = f"{settings.source('host')} {settings.host}"
         raise click.ClickException(f"{given} says where to listen, but no port is given: give --port N, or AVIATO_PORT")
