@@ -183,12 +183,13 @@ SHORT = {
         "test_it_takes_a_second_whatever_is_done_meanwhile": 0,
         "test_no_lines_either": 4,
     },
-    "end_to_end/test_public_surface.py": {"test_a_module_is_imported_alone": 3},
+    "end_to_end/test_public_surface.py": {"test_a_module_is_imported_alone": 6},
     "end_to_end/test_records.py": {
         "test_a_record_that_cannot_be_read_costs_its_own_sandbox_alone": 0,
         "test_a_record_that_cannot_be_read_costs_its_own_sandbox_alone_async": 0,
     },
     "end_to_end/test_reprs.py": {"test_its_end_is_seen": 3},
+    "end_to_end/test_resets.py": {"test_a_server_that_dies_in_the_middle": 2},
     "end_to_end/test_sandboxes.py": {"test_an_unreachable_server_is_tried_for_five_seconds": 0},
     "end_to_end/test_secrets.py": {
         "test_a_restart_keeps_those_that_run_and_finds_those_of_the_queue_again": 0,
@@ -430,7 +431,7 @@ SHORT = {
         "test_writing_is_use": 0,
     },
     "surface/test_advice.py": {"test_advice_works": 3, "test_every_advice_of_the_package_is_in_the_table": 0},
-    "surface/test_surface.py": {"test_async": 3, "test_sync": 28},
+    "surface/test_surface.py": {"test_async": 5, "test_sync": 28},
     "surface/test_typed.py": {"test_wrong_names_are_found_and_right_ones_are_not": 0},
     "test_waiting.py": {"test_draining_many_one_by_one_is_linear_and_makes_no_task": 0},
     "transport/test_connecting.py": {"test_connections_that_end_while_they_begin": 3},
@@ -444,7 +445,7 @@ SHORT = {
     "verdicts/test_around_the_code.py": {"test_nothing_is_won_by_it": 3},
     "verdicts/test_as_a_module.py": {"test_the_verdict_is_a_bare_runs": 14},
     "verdicts/test_calls.py": {"test_the_verdict_of_a_call": 5},
-    "verdicts/test_collected.py": {"test_tests_that_a_source_defines": 4},
+    "verdicts/test_collected.py": {"test_tests_that_a_source_defines": 7},
     "verdicts/test_datasets.py": {"test_verdicts_are_the_harness_s": 11},
     "verdicts/test_datasets_swe.py": {"test_a_row_s_own_script": 0, "test_a_row_that_names_its_image": 0, "test_diffs": 0},
     "verdicts/test_expected_errors.py": {
@@ -455,7 +456,7 @@ SHORT = {
         "test_one_of_them_beside_one_that_passes": 0,
         "test_statuses_of_pytest": 0,
         "test_what_ends_the_command_is_the_status_of_the_test_under_way": 3,
-        "test_whatever_is_written_reaches_a_verdict": 4,
+        "test_whatever_is_written_reaches_a_verdict": 6,
     },
     "verdicts/test_grade_graders.py": {
         "test_a_grader_that_cannot_run_is_no_verdict": 23,
@@ -469,7 +470,7 @@ SHORT = {
         "test_no_code_makes_it_the_graders_failure": 5,
         "test_no_interpreter_in_the_image": 0,
         "test_nor_of_calls_and_programs": 3,
-        "test_tests_that_cannot_be_loaded": 4,
+        "test_tests_that_cannot_be_loaded": 7,
         "test_what_tests_never_import_is_no_excuse_for_the_code": 5,
     },
     "verdicts/test_judges.py": {
