@@ -451,7 +451,10 @@ def unread(place: Place) -> bool:
         with suppress(TimeoutError):
             for begin in range(1, 20_001, 100):
                 session.sendall(b"".join(request(begin + n, "GET /v1/openapi.json") for n in range(100)))
-        deadline = time.monotonic() + 5
-        while place.mebibytes - before < 100 and time.monotonic() < deadline:
+        # A busy machine takes its time: it is over when nothing has been added for a while.
+        most, grown_at = 0, time.monotonic()
+        while most < 100 and time.monotonic() - grown_at < 5:
             time.sleep(0.05)
-        return place.mebibytes - before >= 100
+            if place.mebibytes - before > most:
+                most, grown_at = place.mebibytes - before, time.monotonic()
+        return most >= 100
