@@ -183,6 +183,7 @@ SHORT = {
         "test_it_takes_a_second_whatever_is_done_meanwhile": 0,
         "test_no_lines_either": 4,
     },
+    "end_to_end/test_pools.py": {"test_another_server_makes_it_anew": 2},
     "end_to_end/test_public_surface.py": {"test_a_module_is_imported_alone": 6},
     "end_to_end/test_records.py": {
         "test_a_record_that_cannot_be_read_costs_its_own_sandbox_alone": 0,
