@@ -35,6 +35,7 @@ __all__ = [
     "Pool",
     "Process",
     "ProcessResult",
+    "PushInfo",
     "RemoteFunction",
     "ResourceOptions",
     "ResourceUsage",
@@ -83,6 +84,7 @@ _HOMES = {
     "Pool": "api.pool",
     "Process": "api.process",
     "ProcessResult": "results",
+    "PushInfo": "results",
     "RemoteFunction": "functions.remote",
     "ResourceOptions": "options",
     "ResourceUsage": "results",
@@ -156,6 +158,7 @@ if TYPE_CHECKING:
     from aviato.results import GradeResult as GradeResult
     from aviato.results import ImageInfo as ImageInfo
     from aviato.results import ProcessResult as ProcessResult
+    from aviato.results import PushInfo as PushInfo
     from aviato.results import ResourceUsage as ResourceUsage
     from aviato.results import Snapshot as Snapshot
     from aviato.results import TerminalResult as TerminalResult

@@ -195,6 +195,27 @@ class ImageInfo(Suggesting):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PushInfo(Suggesting):
+    """How far an image is on its way into a registry.
+
+    Attributes:
+        reference: where it goes.
+        status: `pushing` or `done`.
+        layers_done, layers_total: how many layers are there, and of how many.
+        sent_bytes: of layers that were not there, so far.
+        layer_done_bytes, layer_total_bytes: sent of the layer that is on its way, and of how many; None while one is packed.
+    """
+
+    reference: str
+    status: Literal["pushing", "done"]
+    layers_done: int = 0
+    layers_total: int = 0
+    sent_bytes: int = 0
+    layer_done_bytes: int = 0
+    layer_total_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Snapshot(Suggesting):
     """What a sandbox had written at one moment: an image that others can begin with. Times are seconds since the epoch.
 

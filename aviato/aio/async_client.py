@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from aviato.core.lifecycle import SandboxHandle
     from aviato.defaults import SandboxDefaults
     from aviato.options import SandboxStatus
-    from aviato.results import ImageInfo, Snapshot
+    from aviato.results import ImageInfo, PushInfo, Snapshot
     from aviato.wire.sandboxes import SandboxInfo
 
 _Images = list["ImageInfo"]
@@ -213,7 +213,13 @@ class AsyncClient:
         checked, client = image_reference(reference), self._client(self._connection)
         await image_exports.export(client, checked, os.fsdecode(path))
 
-    async def push_image(self, reference: str, destination: str | None = None) -> str:
+    async def push_image(
+        self,
+        reference: str,
+        destination: str | None = None,
+        *,
+        on_progress: Callable[[PushInfo], object] | None = None,
+    ) -> str:
         """Have the server put an image into a registry, by the credentials that it pulls with, and wait until it is there.
 
         What the registry has is not sent again. The push goes on in the server if the wait is cancelled.
@@ -221,6 +227,7 @@ class AsyncClient:
         Args:
             reference: as `inspect_image` takes it; a snapshot's id, too.
             destination: what it is called there, such as `ghcr.io/org/name:tag`; None: `reference`.
+            on_progress: called twice a second with how far it is, and at the end.
 
         Returns:
             What is there, by digest: `ghcr.io/org/name@sha256:…`.
@@ -232,7 +239,7 @@ class AsyncClient:
 
         checked, client = image_reference(reference), self._client(self._connection)
         given = None if destination is None else image_reference(destination, "destination")
-        return await image_exports.push(client, checked, given)
+        return await image_exports.push(client, checked, given, on_progress=on_progress)
 
     async def remove_image(self, reference: str, *, force: bool = False) -> _Names:
         """Remove a name of an image, and with its last name, or by its id, the image.

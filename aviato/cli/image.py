@@ -20,7 +20,7 @@ from aviato.values.text import line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from aviato.results import ImageInfo
+    from aviato.results import ImageInfo, PushInfo
 
 _ID_SHOWN = 19
 """`sha256:` and 12 digits, by which it is found again."""
@@ -107,7 +107,9 @@ async def push(reference: str, destination: str | None, *, base_url: str | None)
     from aviato.aio.async_client import AsyncClient
 
     async with AsyncClient(base_url=base_url) as client:
-        click.echo(line(await client.push_image(reference, destination)))
+        with _progress() as tell:
+            pushed = await client.push_image(reference, destination, on_progress=tell)
+        click.echo(line(pushed))
     return 0
 
 
@@ -234,26 +236,33 @@ async def _fetch(references: Sequence[str], base_url: str | None, *, refresh: bo
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[ImageInfo], object] | None]:
-    """Bars on a terminal, one for each image that takes a while; nothing elsewhere."""
+def _progress() -> Iterator[Callable[[ImageInfo | PushInfo], object] | None]:
+    """Bars on a terminal, one for each image that takes a while; nothing elsewhere. Of a push they are of one layer each."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
+    from aviato.results import PushInfo
+
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     tasks: dict[str, TaskID] = {}
     console = Console(stderr=True, markup=False, emoji=False, highlight=False)
     with Progress(*columns, console=console, transient=True) as bars:
 
-        def tell(info: ImageInfo) -> None:
-            if info.status == "pulling":
+        def tell(info: ImageInfo | PushInfo) -> None:
+            if info.status in ("pulling", "pushing"):
+                done, total = (
+                    (info.layer_done_bytes, info.layer_total_bytes)
+                    if isinstance(info, PushInfo)
+                    else (info.done_bytes, info.total_bytes)
+                )
                 if info.reference not in tasks:
                     tasks[info.reference] = bars.add_task("", total=None)
                 layers = f" {info.layers_done}/{info.layers_total} layers" if info.layers_total else ""
                 said = f"{line(info.reference)}{layers}"
-                bars.update(tasks[info.reference], description=said, completed=info.done_bytes, total=info.total_bytes)
+                bars.update(tasks[info.reference], description=said, completed=done, total=total)
             elif info.reference in tasks:
                 bars.remove_task(tasks.pop(info.reference))
 

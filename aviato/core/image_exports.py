@@ -6,12 +6,15 @@ import errno
 import os
 import tempfile
 from contextlib import aclosing, suppress
+from dataclasses import fields
 from typing import TYPE_CHECKING, Protocol
 
 from aviato.core import files
 from aviato.core.client import EXPORT_SECONDS, LONG_POLL_SECONDS, new_key
+from aviato.core.images import BETWEEN_PROGRESS_SECONDS
 from aviato.core.transfer import CHUNK_BYTES, process_umask
 from aviato.exceptions import AviatoValidationError, SandboxImageError
+from aviato.results import PushInfo
 from aviato.system.threads import in_thread, opened_in_thread
 from aviato.trees.errors import SenderFailed, TreeError
 from aviato.trees.tar import Reader
@@ -19,7 +22,7 @@ from aviato.trees.unpack import Arrival
 from aviato.wire.errors import ErrorBody, from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
     from typing import Literal
 
     from aviato.core.client import Client
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     Form = Literal["layout", "archive"]
 
 ARCHIVE = ".tar"
+_SHOWN = {field.name for field in fields(PushInfo)}
 _COMPRESSED = (".tgz", ".gz", ".zst", ".bz2", ".xz")
 
 
@@ -59,8 +63,20 @@ async def export(client: Client, reference: str, path: str) -> None:
             await in_thread(place.close)
 
 
-async def push(client: Client, reference: str, destination: str | None) -> str:
+async def push(
+    client: Client,
+    reference: str,
+    destination: str | None,
+    *,
+    on_progress: Callable[[PushInfo], object] | None = None,
+) -> str:
     """Put an image into a registry.
+
+    Args:
+        client: of the server that has it.
+        reference: of it.
+        destination: what it is called there; None: `reference`.
+        on_progress: told how far it is, twice a second and at the end.
 
     Returns:
         What is there from then on, by digest.
@@ -69,8 +85,11 @@ async def push(client: Client, reference: str, destination: str | None) -> str:
         SandboxImageError: it is not there; its `reason` says why.
     """
     key = new_key()
+    seconds = LONG_POLL_SECONDS if on_progress is None else BETWEEN_PROGRESS_SECONDS
     while True:
-        info = await client.push_image(reference, destination, timeout_seconds=LONG_POLL_SECONDS, key=key)
+        info = await client.push_image(reference, destination, timeout_seconds=seconds, key=key)
+        if on_progress is not None and info.status != "failed":
+            on_progress(PushInfo(**info.model_dump(include=_SHOWN)))
         if info.status == "failed":
             message = info.message or f"image {reference!r} cannot be pushed"
             raise SandboxImageError(message, reason=info.reason, retryable=info.retryable)

@@ -131,6 +131,10 @@ class PushInfo(ResponseModel):
     layers_total: int = 0
     sent_bytes: int = 0
     """Of layers that were not there."""
+    layer_done_bytes: int = 0
+    """Of the layer that is being sent."""
+    layer_total_bytes: int | None = None
+    """Of how many; None: none is being sent."""
 
 
 class PinImage(RequestModel):

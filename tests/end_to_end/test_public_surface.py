@@ -21,6 +21,7 @@ NAMES = [
     "GradeResult",
     "Image",
     "ImageInfo",
+    "PushInfo",
     "NetworkOptions",
     "ResourceOptions",
     "OperationRef",

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from aviato import AsyncClient, AviatoError, AviatoValidationError, Image, Sandbox, SandboxImageError
+from aviato import AsyncClient, AviatoError, AviatoValidationError, Image, PushInfo, Sandbox, SandboxImageError
 from tests.conftest import make_state_dir, remove, start_server
 from tests.images.real_registry import real_registry
 from tests.images.whole_images import make_layout, tar_of
@@ -85,7 +85,10 @@ def test_a_snapshot_goes_out_and_comes_back(layout: str, tmp_path: Path) -> None
 def test_a_build_is_pushed_and_pulled(layout: str, tmp_path: Path) -> None:
     built = Image.from_(layout).run("echo built >/built").env(NAME="value").workdir("/tmp").build().result(60).image_id
     with real_registry(tmp_path) as host:
-        where = of(lambda client: client.push_image(built, f"{host}/tasks/one:1"))
+        heard: list[PushInfo] = []
+        where = of(lambda client: client.push_image(built, f"{host}/tasks/one:1", on_progress=heard.append))
+        assert (heard[-1].status, heard[-1].reference) == ("done", f"{host}/tasks/one:1")
+        assert heard[-1].layers_done == heard[-1].layers_total > 0 < heard[-1].sent_bytes
         assert where.startswith(f"{host}/tasks/one@sha256:")
         pushed = cli("push", built, f"{host}/tasks/one:2")
         assert (pushed.returncode, pushed.stdout.strip(), pushed.stderr) == (0, where, "")

@@ -109,6 +109,10 @@ async def test_what_is_there_is_not_sent(store, registry):
     done = await push(store, registry.reference("1"), heard)
     assert registry.tags["1"] == done.digest == digest_of(registry.blobs[done.digest])
     assert heard[0].sent_bytes == 0 and heard[-1] == done and done.layers_done == 2
+    of_layers = [(one.layers_done, one.layer_done_bytes, one.layer_total_bytes) for one in heard if one.layer_total_bytes]
+    assert of_layers == sorted(of_layers) and {number for number, _, _ in of_layers} == {0, 1}
+    whole = [total for number in (0, 1) for one, count, total in of_layers if one == number and count == total]
+    assert sum(whole) == done.sent_bytes and len(whole) == 2 and done.layer_total_bytes is None
     assert [method for method, path, _ in registry.asked if method in ("POST", "PUT")] == ["POST", "PUT"] * 3 + ["PUT"]
     assert registry.asked[-2][:2] == ("PUT", "/v2/some/image/manifests/1"), "the tag comes last, and is looked at"
     registry.asked.clear()

@@ -9,7 +9,7 @@ import pytest
 import aviato
 from tests.images.whole_images import ARCHITECTURE, make_layout, tar_of
 from tests.surface.harness import Place, acheck, check
-from tests.surface.names import IMAGE_ATTRIBUTES, IMAGE_CALLS
+from tests.surface.names import IMAGE_ATTRIBUTES, IMAGE_CALLS, PUSH_ATTRIBUTES
 
 CONFIG = {"Env": ["A=b"], "WorkingDir": "/w", "User": "0", "Entrypoint": ["/e"], "Cmd": ["c"], "Labels": {"l": "m"}}
 
@@ -39,6 +39,13 @@ async def awaited(place: Place) -> None:
     assert found.reference == image
 
 
+@check(*(f"PushInfo.{name}" for name in PUSH_ATTRIBUTES))
+def pushes(place: Place) -> None:
+    info = aviato.PushInfo(reference="a/b:1", status="pushing", layers_total=2, layer_done_bytes=3)
+    assert (info.reference, info.status, info.layers_done, info.layers_total) == ("a/b:1", "pushing", 0, 2)
+    assert (info.sent_bytes, info.layer_done_bytes, info.layer_total_bytes) == (0, 3, None)
+
+
 @acheck(*(f"AsyncClient.{name}" for name in IMAGE_CALLS))
 async def calls(place: Place) -> None:
     image = layout(place.path)
@@ -58,7 +65,7 @@ async def calls(place: Place) -> None:
         assert (place.path / "exported.tar").stat().st_size > 0
         for destination in (None, "127.0.0.1:1/none:1"):
             with pytest.raises(aviato.SandboxImageError):
-                await client.push_image(image, destination)
+                await client.push_image(image, destination, on_progress=None)
         with pytest.raises(aviato.SandboxImageError):
             await client.push_image(image, destination="127.0.0.1:1/none:1")
         assert await client.prune_images(most_bytes=0, unused_seconds=3600) == 0

@@ -16,7 +16,7 @@ _SANDBOX_PARAMETERS = (
 _EXEC_PARAMETERS = ("cwd", "env", "user", "stdin", "check", "timeout_seconds", "max_output_bytes", "detach")
 IMAGE_CALLS = (
     *("pull_image", "pull_image(refresh=)", "pull_image(on_progress=)", "prefetch", "images", "inspect_image", "remove_image"),
-    *("pull_image(name=)", "export_image", "push_image", "push_image(destination=)"),
+    *("pull_image(name=)", "export_image", "push_image", "push_image(destination=)", "push_image(on_progress=)"),
     *("remove_image(force=)", "prune_images", "prune_images(most_bytes=)", "prune_images(unused_seconds=)", "pin_image"),
     *("pin_image(pinned=)", "prefetch(refresh=)", "prefetch(on_progress=)"),
 )
@@ -25,6 +25,9 @@ IMAGE_ATTRIBUTES = (
     *("reference", "status", "image_id", "names", "message", "reason", "layers", "size_bytes", "created_at", "pulled_at"),
     *("used_at", "pinned", "architecture", "working_dir", "user", "entrypoint", "command", "environment", "done_bytes"),
     *("total_bytes", "layers_done", "layers_total", "labels", "pull_seconds", "retryable"),
+)
+PUSH_ATTRIBUTES = (
+    *("reference", "status", "layers_done", "layers_total", "sent_bytes", "layer_done_bytes", "layer_total_bytes"),
 )
 _ERRORS = {
     *("AviatoError", "AviatoAuthenticationError", "AviatoValidationError", "OperationTimeoutError", "SandboxError"),
@@ -47,6 +50,7 @@ NAMES: set[str] = {
     *("wait", "wait(num_returns=)", "wait(timeout=)", "as_completed", "as_completed(timeout=)", "results"),
     *_of("AsyncClient", "sandbox", "from_id", "list", "__aenter__", *IMAGE_CALLS, "snapshots", "delete_snapshot"),
     *_of("ImageInfo", *IMAGE_ATTRIBUTES),
+    *_of("PushInfo", *PUSH_ATTRIBUTES),
     # section 2
     *(f"Sandbox({name}=)" for name in _SANDBOX_PARAMETERS),
     *_of("Sandbox", "run", "wait", "session", "list", "list(tags=)", "list(status=)", "list(include_stopped=)", "from_id"),

@@ -203,6 +203,7 @@ WITHOUT_TEXT = {
         "GradeCase",
         "GradeResult",
         "ImageInfo",
+        "PushInfo",
         "OperationRef",
         "Process",
         "ProcessResult",

@@ -26,6 +26,8 @@ class PushProgress:
         layers_total: different layers of the image.
         layers_done: those that are there.
         sent_bytes: of layers that were not there, so far.
+        layer_done_bytes: of the layer that is being sent.
+        layer_total_bytes: of how many, packed; None: none is being sent.
         digest: of the manifest, once all is there.
     """
 
@@ -33,6 +35,8 @@ class PushProgress:
     layers_total: int
     layers_done: int = 0
     sent_bytes: int = 0
+    layer_done_bytes: int = 0
+    layer_total_bytes: int | None = None
     digest: str | None = None
 
 
@@ -60,7 +64,7 @@ async def push_image(
         async with aclosing(image.layers()) as layers:
             async for layer in layers:
                 await push.blob(uploads, layer.descriptor, layer.pieces)
-                push.tell(layers_done=push.done.layers_done + 1)
+                push.tell(layers_done=push.done.layers_done + 1, layer_done_bytes=0, layer_total_bytes=None)
         config, manifest = image.documents()
         if not await uploads.has(config.descriptor):
             await uploads.put_blob(config.descriptor, config.pieces)
@@ -87,9 +91,11 @@ class _Push:
         before = self.done.sent_bytes
 
         async def counted() -> AsyncIterator[bytes]:
-            self.tell(sent_bytes=before)  # What was cut counts no more.
+            # What was cut counts no more.
+            self.tell(sent_bytes=before, layer_done_bytes=0, layer_total_bytes=descriptor.size_bytes)
             async for piece in pieces():
-                self.tell(sent_bytes=self.done.sent_bytes + len(piece))
+                count = self.done.layer_done_bytes + len(piece)
+                self.tell(sent_bytes=before + count, layer_done_bytes=count)
                 yield piece
 
         await uploads.put_blob(descriptor, counted)

@@ -149,6 +149,8 @@ class _Push:
             layers_done=progress.layers_done,
             layers_total=progress.layers_total,
             sent_bytes=progress.sent_bytes,
+            layer_done_bytes=progress.layer_done_bytes,
+            layer_total_bytes=progress.layer_total_bytes,
         )
 
     def end(self, status: str, **said: object) -> None:
