@@ -72,6 +72,10 @@ ONE_OF_EACH: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda _: aviato.ImageInfo(reference="debian:12", status="failed", message=LONG),
         r"ImageInfo\(reference='debian:12', status='failed', image_id=None, size_bytes=0, message='word .*…'\)",
     ),
+    "PushInfo": (
+        lambda _: aviato.PushInfo(reference="ghcr.io/a/b:1", status="pushing", layers_total=2),
+        r"PushInfo\(reference='ghcr.io/a/b:1', status='pushing', layers_done=0, layers_total=2, .*\)",
+    ),
     "Snapshot": (
         lambda _: aviato.Snapshot(
             snapshot_id="sn-1", name=LONG, sandbox_id="sb-1", image="host", image_id="sha256:1", size_bytes=5, created_at=0.0
