@@ -138,7 +138,7 @@ class _Builder:
     async def _base(self, base: str) -> tuple[str, Commands]:
         """The id of an image, fetched if need be; of what is the machine's own, its name. And what it says of commands."""
         info: Any
-        if base != "host" and not base.startswith("dir:") and not _INTERPRETER.fullmatch(base):
+        if not _is_of_machine(base):
             info = await self._client.inspect_image(base) if await self._is_here(base) else await have(self._client, base)
         elif base == "host" or base.startswith("dir:") or (info := await self._of_interpreter(base)) is None:
             return base, Commands(path=PATH if base.startswith("dir:") else f"/.aviato/bin:{PATH}")
@@ -202,7 +202,10 @@ class _Builder:
         try:
             try:
                 with _failing(step):
-                    found = [*await fetched(origin, step.sources, folder), *step.written()]
+                    found = [
+                        *await fetched(origin, step.sources, folder, of_machine=_is_of_machine(step.source.base)),
+                        *step.written(),
+                    ]
             finally:
                 await origin.stop(0, missing_ok=True)
             yield found
@@ -214,6 +217,10 @@ class _Builder:
         if not has_network:
             create["egress_mode"] = "none"
         return AsyncSandbox(SandboxHandle(new_sandbox_id(), self._client, self._lease, create), math.inf)
+
+
+def _is_of_machine(base: str) -> bool:
+    return base == "host" or base.startswith("dir:") or _INTERPRETER.fullmatch(base) is not None
 
 
 async def _take(sandbox: AsyncSandbox, step: Step, setting: Setting, found: list[Found]) -> None:

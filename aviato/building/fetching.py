@@ -25,15 +25,18 @@ if TYPE_CHECKING:
     from aviato.core.lifecycle import SandboxHandle
 
 CHUNK_BYTES = 1 << 20
+NOBODY = 65534
+"""Whose files are that belong to a user of the machine who is none of the sandbox."""
 
 
-async def fetched(origin: AsyncSandbox, sources: tuple[str, ...], folder: str) -> list[Found]:
+async def fetched(origin: AsyncSandbox, sources: tuple[str, ...], folder: str, *, of_machine: bool) -> list[Found]:
     """What sources are in a sandbox.
 
     Args:
         origin: the sandbox.
         sources: patterns, from its `/`.
         folder: an empty directory of the caller's, which has their contents afterwards, and none of their names.
+        of_machine: whether its files are this machine's own: their users are none of sandboxes, and copies root's.
 
     Raises:
         SandboxFileError: there is none, or it cannot be read.
@@ -45,12 +48,12 @@ async def fetched(origin: AsyncSandbox, sources: tuple[str, ...], folder: str) -
     for source in sources:
         for path in await _matches(handle, source):
             copy = os.path.join(folder, str(len(found)))
-            found.append(await handle.client.repeat(partial(_fetch, handle, path, copy), f"download {path!r}"))
+            found.append(await handle.client.repeat(partial(_fetch, handle, path, copy, of_machine), f"download {path!r}"))
     return found
 
 
-async def _fetch(handle: SandboxHandle, path: str, copy: str) -> Found:
-    arrival = await in_thread(_Arrival, path, copy)
+async def _fetch(handle: SandboxHandle, path: str, copy: str, of_machine: bool) -> Found:
+    arrival = await in_thread(_Arrival, path, copy, of_machine)
     batches = files.gathered_chunks(files.read_tree(handle, path, exact=True), CHUNK_BYTES)
     try:
         async for batch in batches:
@@ -66,8 +69,9 @@ async def _fetch(handle: SandboxHandle, path: str, copy: str) -> Found:
 class _Arrival:
     """An archive that comes: the contents of all its files, one behind the other, and where each is. Blocks."""
 
-    def __init__(self, path: str, copy: str) -> None:
+    def __init__(self, path: str, copy: str, of_machine: bool) -> None:
         self._path = path
+        self._of_machine = of_machine
         self._copy = copy
         self._file = open(copy, "wb", buffering=0)  # noqa: SIM115
         self._reader = tar.Reader(owners=True)
@@ -119,10 +123,13 @@ class _Arrival:
                 member.size_bytes,
                 member.mtime,
                 os.fsdecode(member.target),
-                member.uid,
-                member.gid,
+                self._owner(member.uid),
+                self._owner(member.gid),
                 open=partial(_part, self._copy, self._position, member.size_bytes) if member.kind == tar.FILE else None,
             )
+
+    def _owner(self, number: int) -> int:
+        return 0 if self._of_machine and number == NOBODY else number
 
 
 def _part(path: str, begin: int, size: int) -> IO[bytes]:

@@ -139,9 +139,14 @@ COPY --from=one /srv/d/ /out/there
 COPY --from=one /srv/link /srv/d/f /out/
 COPY --from=one --chown=1:2 --chmod=640 /srv/link /out/given
 COPY --from=one --chown=daemon:3 /srv/d /out/all
+COPY --from=host /usr/bin/env /srv/
 """
     image = Image.from_dockerfile(write(text), context=context)
-    found = said(session, image, "find /out -printf '%P %y %m %U:%G %n\\n' | sort; readlink /out/new/x/l; cat /out/f")
+    found = said(
+        session,
+        image,
+        "find /out -printf '%P %y %m %U:%G %n\\n' | sort; readlink /out/new/x/l; cat /out/f; stat -c %u /srv/env",
+    )
     tree = [
         "d 755 0:0",
         "/e d 2711 7:8",
@@ -164,7 +169,7 @@ COPY --from=one --chown=daemon:3 /srv/d /out/all
     expected += [f"all {line}" if line[0] == "d" else f"all{line}" for line in given]
     expected += ["link f 4750 7:8 1", "f f 644 5:6 1", "given f 640 1:2 1", "new d 755 0:0"]
     lines = [line if " d " not in line else line.rpartition(" ")[0] for line in found.splitlines()]
-    assert sorted(lines) == sorted([*expected, " d 755 0:0", "f", "1"])
+    assert sorted(lines) == sorted([*expected, " d 755 0:0", "f", "1", "0"])
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])

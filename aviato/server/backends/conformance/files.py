@@ -163,6 +163,14 @@ async def test_an_exact_tree_comes_back_as_it_was(peer: Peer) -> None:
     assert said["type"] == "file" and (await peer.sh("stat -c %a v/file; ls v")).stdout == "4750\nfile\n"
 
 
+async def test_an_owner_that_it_cannot_have_is_refused(peer: Peer) -> None:
+    ids = (await peer.sh("cat /proc/self/uid_map")).stdout.split()
+    if ids[2:] not in (["1"], ["65536"], ["65535"]):
+        pytest.skip("it can have all")
+    assert await refused(peer.put_tree("u", archive(name="f", uid=70_000), exact=True)) == ("FILE", "owner")
+    assert (await peer.sh("ls")).stdout == ""
+
+
 def archive(**fields: object) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as made:
