@@ -775,6 +775,21 @@ impl Commands {
         0
     }
 
+    /// The ids that run no more here, or are on their way to that: at most so many, the newest ones.
+    pub fn known(&self, most: usize) -> Vec<Vec<u8>> {
+        self.past_in_order.iter().rev().take(most).chain(self.by_id.keys()).cloned().collect()
+    }
+
+    /// Takes ids that have run in another place of the sandbox.
+    pub fn remember(&mut self, ids: Vec<Vec<u8>>) {
+        for id in ids {
+            if !self.by_id.contains_key(&id) && self.past.insert(id.clone(), None).is_none() {
+                self.past_in_order.push_back(id);
+            }
+        }
+        self.forget_the_oldest();
+    }
+
     fn forget_the_oldest(&mut self) {
         while self.past_in_order.len() > REMEMBERED {
             let oldest = match self.past_in_order.pop_front() {

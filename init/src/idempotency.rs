@@ -32,6 +32,11 @@ impl Again {
         !(self.waiting.is_empty() && self.coming.is_empty())
     }
 
+    /// The keys of calls that were done, at most so many, the newest ones.
+    pub fn keys(&self, most: usize) -> Vec<Vec<u8>> {
+        self.in_order.iter().rev().take(most).cloned().collect()
+    }
+
     pub fn is_done(&self, key: Option<&[u8]>) -> bool {
         key.map_or(false, |key| self.done.contains(key))
     }

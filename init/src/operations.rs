@@ -32,6 +32,7 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: b"read_tree", is_use: true, run: Supervisor::begin_read_tree },
     Operation { name: b"read_layer", is_use: true, run: Supervisor::begin_read_layer },
     Operation { name: b"rest", is_use: false, run: Supervisor::rest },
+    Operation { name: b"remember", is_use: true, run: Supervisor::remember },
     Operation { name: b"write_tree", is_use: true, run: Supervisor::begin_write_tree },
 ];
 

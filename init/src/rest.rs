@@ -1,10 +1,11 @@
-//! Whether a sandbox is at rest: nothing is there but its files, so that another process 1 in another place could go on with them.
+//! Whether a sandbox is at rest: nothing is there but its files, so that another process 1 in another place could go on with them; and what
+//! that has to know.
 
 use std::os::unix::io::AsRawFd;
 
 use crate::directory::{self, Names};
 use crate::errors::{Fields, Refused};
-use crate::json::object;
+use crate::json::{object, Value};
 use crate::limits::sysv;
 use crate::supervisor::Supervisor;
 use crate::sys::{self, AT_FDCWD};
@@ -13,6 +14,8 @@ use crate::sys::{self, AT_FDCWD};
 const IN_MEMORY: [&[u8]; 2] = [b"/run", b"/dev/shm"];
 /// With more of them a sandbox counts as one that has put something there.
 const MOST_ENTRIES: usize = 32;
+/// Of commands and of calls that another place is told of: nobody asks again for what is older.
+const MOST_REMEMBERED: usize = 4096;
 
 /// What is in the directories that lie in memory. Names, sizes and times say whether it is what it was: it decides nothing that matters
 /// to anybody but the sandbox itself.
@@ -48,7 +51,7 @@ impl InMemory {
 }
 
 impl Supervisor {
-    /// Says whether it is at rest. As long as the server asks for nothing more it stays so: there is nobody else to change that.
+    /// Says whether it is at rest, and what has been done. As long as the server asks for nothing more it stays so: there is nobody else to change that.
     pub fn rest(&mut self, channel: u16, _: &Fields<'_>) -> Result<(), Refused> {
         let is_idle = !self.again.has_parts() && !self.open.values().any(|open| open.is_use());
         let rests = is_idle
@@ -57,7 +60,17 @@ impl Supervisor {
             && !sysv::is_there(&self.processes)
             && self.in_memory.is_some()
             && self.in_memory == InMemory::look();
-        self.reply(channel, &object([("rests", rests.into())]));
+        let texts = |all: Vec<Vec<u8>>| Value::Array(all.into_iter().map(Value::Text).collect());
+        let (commands, calls) = (texts(self.commands.known(MOST_REMEMBERED)), texts(self.again.keys(MOST_REMEMBERED)));
+        self.reply(channel, &object([("rests", rests.into()), ("commands", commands), ("calls", calls)]));
+        Ok(())
+    }
+
+    /// Takes what ran and was done before, in another place: none of it happens again.
+    pub fn remember(&mut self, _: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let (commands, calls) = (fields.texts("commands")?, fields.texts("calls")?);
+        self.commands.remember(commands);
+        calls.iter().for_each(|key| self.again.done(Some(key)));
         Ok(())
     }
 }

@@ -285,6 +285,35 @@ async def _http(server: Any) -> Any:
         yield call
 
 
+@pytest.mark.parametrize("how", ["reset", "snapshot"])
+def test_a_late_copy_of_a_request_runs_nothing_again(make_server: Any, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Some proxy held it back until the result had arrived and the sandbox was in another place."""
+    server = make_server()
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+
+    async def main() -> None:
+        async with AsyncClient() as client:
+            sandbox = await client.sandbox()
+            await sandbox.exec(["true"])
+            body = {"exec_id": new_exec_id(), "command": ["sh", "-c", "echo ran >>/tmp/ran; echo out"]}
+            path = f"/v1/sandboxes/{sandbox.sandbox_id}"
+            async with _http(server) as call:
+                assert b"out" in (await call("POST", f"{path}/execs", body))[1]
+                ack = {"sandbox_id": sandbox.sandbox_id, "exec_id": body["exec_id"], "stdout": 4, "stderr": 0, "done": True}
+                await call("POST", "/v1/acknowledgements", {"execs": [ack]})
+                for _ in range(2):
+                    await getattr(sandbox, how)()
+                    answer = (await asyncio.wait_for(call("POST", f"{path}/execs", body), 20))[1]
+                    assert b"NOT_FOUND" in answer and b"out" not in answer, answer
+            assert (await sandbox.exec(["sh", "-c", "cat /tmp/ran 2>/dev/null | wc -l"])).stdout == {
+                "reset": "0\n",
+                "snapshot": "1\n",
+            }[how]
+            await sandbox.stop()
+
+    asyncio.run(main())
+
+
 def test_the_same_reset_twice_is_one_and_nonsense_is_none(served: Any) -> None:
     async def main() -> None:
         async with AsyncClient() as client, _http(served) as call:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from aviato.server.backends.base import Backend, ResolvedImage
     from aviato.server.images.stored_image import StoredImage
+    from aviato.server.link.file_calls import Done
     from aviato.server.link.link import Process1Link
     from aviato.server.service.egress import Egress
     from aviato.server.service.event import Event as Flag
@@ -42,34 +43,45 @@ class Departures:
         self._lifecycle = lifecycle
         self._egress = egress
 
-    def reset(self, sandbox: LiveSandbox, place_id: str, image: ResolvedImage, secrets: dict[str, str]) -> None:
+    def reset(
+        self, sandbox: LiveSandbox, place_id: str, done: Done | None, image: ResolvedImage, secrets: dict[str, str]
+    ) -> None:
         """Let it begin anew, in another place.
 
         Args:
             sandbox: it runs.
             place_id: of that place.
+            done: what must not happen there again.
             image: that it begins with.
             secrets: environment variables that it has.
         """
         link, left = self._leaves(sandbox)
         kept = sandbox.begin_anew(place_id, image, secrets)
+        sandbox.done = done
         self._go_on(sandbox, self._lifecycle.start(sandbox))
         link.abandon(Ended(reason="reset"))
         self._depart(sandbox, left, partial(self._end, sandbox, link, left, kept))
 
     def move(
-        self, sandbox: LiveSandbox, place_id: str, moving: str, leave: Callable[[], Coroutine[Any, Any, StoredImage]]
+        self,
+        sandbox: LiveSandbox,
+        place_id: str,
+        done: Done,
+        moving: str,
+        leave: Callable[[], Coroutine[Any, Any, StoredImage]],
     ) -> asyncio.Task[StoredImage]:
         """Let it go on in another place, over its own layer. Nothing runs in it.
 
         Args:
             sandbox: it runs.
             place_id: of that place.
+            done: what must not happen there again.
             moving: for the record.
             leave: ends what is there and makes an image of its layer.
         """
         link, left = self._leaves(sandbox)
         sandbox.move(place_id, json.loads(moving)["snapshot_id"], moving)
+        sandbox.done = done
         link.let_go(Ended(reason="reset"))  # Its life waits for that, to watch the next.
         leaving = asyncio.create_task(leave(), name=f"layer of {left}")
         sandbox.spawn(leaving)

@@ -192,6 +192,9 @@ class Lifecycle:
             del spec
             sandbox.secrets = {}
         assert sandbox.link is not None
+        if sandbox.done is not None:
+            sandbox.link.remember(sandbox.done)
+            sandbox.done = None
         if not is_warm and not sandbox.continues_snapshot and sandbox.request.warmup:
             await self._egress.attach(sandbox)
             await warm_up(sandbox.link, sandbox.request.warmup)

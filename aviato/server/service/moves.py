@@ -48,14 +48,18 @@ class Moves:
         """
         if not _can_move(sandbox):
             return None
-        if not await in_thread(self._has_room, sandbox.place_id, new.image_id) or not await link.rests():
+        if not await in_thread(self._has_room, sandbox.place_id, new.image_id):
+            return None
+        said = await link.rest()
+        if said is None or not said.rests:
             return None
         # From here on in one turn: whoever has asked for something since the answer is seen, and nobody can before the move.
         if not (_can_move(sandbox) and sandbox.link is link and link.is_quiet):
             return None
         leaves = sandbox.place_id
         place_id = derived_place_id(sandbox.sandbox_id, request.snapshot_id)
-        return self._departures.move(sandbox, place_id, request.to_json(leaves), lambda: self._backend.leave_layer(leaves, new))
+        moving = request.to_json(leaves)
+        return self._departures.move(sandbox, place_id, said.done, moving, lambda: self._backend.leave_layer(leaves, new))
 
     def _has_room(self, place_id: str, image_id: str | None) -> bool:
         """Whether its layer can be moved, over so many others. Blocks for a moment."""

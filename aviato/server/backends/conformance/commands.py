@@ -89,6 +89,20 @@ async def test_an_id_runs_at_most_once(process_1: Process1) -> None:
     assert (await other.sh("cat /tmp/ran")).stdout == "x\n"
 
 
+async def test_what_was_done_in_another_place_is_not_done_again(peer: Peer) -> None:
+    elsewhere, here = peer.spec("touch", "/tmp/elsewhere"), peer.spec("touch", "/tmp/here")
+    await peer.begin("remember", commands=[elsewhere.exec_id], calls=["done"])
+    with pytest.raises(Refused) as caught:
+        await peer.finish(await peer.start(elsewhere))
+    assert caught.value.code == "EXEC_NOT_FOUND"
+    await peer.ask("remove", path="/tmp", recursive=True, key="done")
+    assert (await peer.finish(await peer.start(here))).result["returncode"] == 0
+    await peer.confirm(here.exec_id, 0, done=True)
+    assert (await peer.sh("ls /tmp")).stdout == "here\n"
+    said = await peer.ask("rest")
+    assert {elsewhere.exec_id, here.exec_id} <= set(said["commands"]) and said["calls"] == ["done"]
+
+
 async def test_an_id_that_nobody_knows(peer: Peer) -> None:
     unknown = new_exec_id()
     for op, fields in (
