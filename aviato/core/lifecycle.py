@@ -148,6 +148,7 @@ class SandboxHandle:
         if self._start is None or self._start.done():
             turn = None if self.slots is None else self.slots.join(self)
             self._asked_at = time.time()
+            self.waits_for = None if self._beginning is None else self._beginning.status_reason
             self._start = SharedTask(self._request_start(turn, send or self._send_create), f"start {self.sandbox_id}")
         return self._start
 
@@ -192,7 +193,6 @@ class SandboxHandle:
                 await self._take(turn)
             if self._beginning is not None:
                 # From here on it is of that image for all who make others like it, such as a grade.
-                self.waits_for = self._beginning.status_reason
                 self._create = {**self._create, "image": await self._beginning.taken()}
                 self._beginning = None  # Until then another start needs it, too.
             own: dict[str, Any] = {"sandbox_id": self.sandbox_id}
