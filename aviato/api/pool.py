@@ -37,6 +37,7 @@ class Pool:
         options: SandboxOptions,
         config_of: Callable[[SandboxOptions], SandboxConfig],
         make: Callable[[SandboxConfig], Sandbox],
+        on_step: Callable[[bool], None],
     ) -> None:
         self._pool_id = new_pool_id()
         self._size = size
@@ -44,6 +45,7 @@ class Pool:
         self._options = options
         self._config_of = config_of
         self._make = make
+        self._on_step = on_step
         self._config = self._made_with(options)
         self._keeper: PoolKeeper | None = None
         self._closing: OperationRef[None] | None = None
@@ -73,7 +75,7 @@ class Pool:
         """How many are ready now."""
 
         async def work(client: Client, _: Lease) -> int:
-            return 0 if self._keeper is None else (await self._keeper.told(client)).ready
+            return 0 if self._keeper is None or not self._keeper.is_told else (await self._keeper.told(client)).ready
 
         return begin(call(self._config.connection, work), "look at a pool")
 
@@ -132,6 +134,7 @@ async def _begin(here: weakref.ref[Pool], client: Client, lease: Lease) -> None:
     if pool is None or pool._closing is not None:
         return
     create = pool._config.create or {}
-    beginning = None if pool._config.recipe is None else Building(pool._config.recipe, client, lease, create)
+    recipe = pool._config.recipe
+    beginning = None if recipe is None else Building(recipe, client, lease, create, pool._on_step)
     pool._keeper = PoolKeeper(pool._pool_id, pool._size, create, lambda: here() is not None)
     background(pool._keeper.keep(client, beginning))

@@ -92,6 +92,8 @@ class SandboxSnapshots:
             from aviato.core import resets
 
             await resets.reset(handle, wanted)
+            if self._state.metrics is not None:
+                self._state.metrics.was_reset()
 
         return begin(self._state.do(work), f"reset {self._state.sandbox_id}")
 

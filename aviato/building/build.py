@@ -32,7 +32,7 @@ from aviato.wire.ids import new_sandbox_id, new_snapshot_id
 from aviato.wire.images import BUILT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from aviato.building.copy_files import Found
     from aviato.building.steps import Source, Step
@@ -50,7 +50,9 @@ BUILDING, CACHED = "building: ", "cached: "
 """How the lines begin that say of each step that it is made, or is there."""
 
 
-async def build(client: Client, lease: Lease, source: Source, create: dict[str, Any]) -> str:
+async def build(
+    client: Client, lease: Lease, source: Source, create: dict[str, Any], on_step: Callable[[bool], None] | None = None
+) -> str:
     """What an image is called once it is there.
 
     Args:
@@ -58,12 +60,13 @@ async def build(client: Client, lease: Lease, source: Source, create: dict[str, 
         lease: of its sandboxes.
         source: what it is to be.
         create: fields of its sandboxes but the image.
+        on_step: is told of each step that is done, whether it was there.
 
     Raises:
         SandboxImageError: it cannot be built; its reason is `build_failed` where a step failed.
     """
     async with Downloads() as downloads:
-        return await _Builder(client, lease, create, downloads).built(source)
+        return await _Builder(client, lease, create, downloads, on_step).built(source)
 
 
 @dataclass(frozen=True)
@@ -84,11 +87,19 @@ class _Plan:
 
 
 class _Builder:
-    def __init__(self, client: Client, lease: Lease, create: dict[str, Any], downloads: Downloads) -> None:
+    def __init__(
+        self,
+        client: Client,
+        lease: Lease,
+        create: dict[str, Any],
+        downloads: Downloads,
+        on_step: Callable[[bool], None] | None,
+    ) -> None:
         self._client = client
         self._lease = lease
         self._downloads = downloads
         self._create = _bare(create)
+        self._on_step = on_step or (lambda is_cached: None)
         self._plans: dict[Source, _Plan] = {}
 
     async def built(self, source: Source) -> str:
@@ -101,10 +112,12 @@ class _Builder:
                 break
         for number in range(there):
             self._tell(CACHED, plan, number)
+            self._on_step(True)
         current = plan.base if there == 0 else plan.names[there - 1]
         for number in range(there, len(plan.parts)):
             self._tell(BUILDING, plan, number)
             await self._make(plan.parts[number], current, plan.names[number])
+            self._on_step(False)
             current = plan.names[number]
         return current
 

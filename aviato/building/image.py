@@ -18,7 +18,7 @@ from aviato.values.parameters import Suggesting, suggests
 from aviato.values.representation import named
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from aviato.bridge.operation import OperationRef
     from aviato.building.steps import Step
@@ -158,11 +158,13 @@ class Image(Recipe, Suggesting):
 
         return begin(call(config.connection, work), f"build an image of {self.base}")
 
-    async def _built(self, client: Client, lease: Lease, create: dict[str, Any]) -> str:
+    async def _built(
+        self, client: Client, lease: Lease, create: dict[str, Any], on_step: Callable[[bool], None] | None = None
+    ) -> str:
         """See `Recipe`."""
         from aviato.building.build import build
 
-        return await build(client, lease, Source(self.base, self.steps), create)
+        return await build(client, lease, Source(self.base, self.steps), create, on_step)
 
     def __repr__(self) -> str:
         return named("Image", {"base": self.base, "steps": self.steps})

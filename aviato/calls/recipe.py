@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aviato.core.client import Client
     from aviato.core.lease import Lease
 
@@ -24,13 +26,16 @@ class Recipe(ABC):
         return f"to be built: {hashlib.sha256(said).hexdigest()}"
 
     @abstractmethod
-    async def _built(self, client: Client, lease: Lease, create: dict[str, Any]) -> str:
+    async def _built(
+        self, client: Client, lease: Lease, create: dict[str, Any], on_step: Callable[[bool], None] | None = None
+    ) -> str:
         """Have it made, unless it is there.
 
         Args:
             client: of the server.
             lease: of the sandboxes in which that happens.
             create: the fields of the sandbox that is to be.
+            on_step: is told of each step that is done, whether it was there.
 
         Returns:
             What it is called there.
@@ -48,15 +53,24 @@ class Building:
         client: of the server.
         lease: of this process there.
         create: the fields of the sandbox.
+        on_step: is told of each step, as of `Recipe`, where this one begins the build.
     """
 
     status_reason = "building"
 
-    def __init__(self, recipe: Recipe, client: Client, lease: Lease, create: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        client: Client,
+        lease: Lease,
+        create: dict[str, Any],
+        on_step: Callable[[bool], None] | None = None,
+    ) -> None:
         self._recipe = recipe
         self._client = client
         self._lease = lease
         self._create = create
+        self._on_step = on_step
 
     async def taken(self) -> str:
         """The image, once it is there."""
@@ -65,7 +79,7 @@ class Building:
         builds = self._lease.builds
         task = builds.get(self._recipe)
         if task is None or task.error() is not None:
-            work = self._recipe._built(self._client, self._lease, self._create)
+            work = self._recipe._built(self._client, self._lease, self._create, self._on_step)
             task = builds[self._recipe] = SharedTask(work, "build an image")
         return await task.outcome()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aviato.exceptions import AviatoError
@@ -81,12 +82,15 @@ class SandboxState:
         from aviato.core.lifecycle import SandboxHandle
 
         create = None if self.accepted else self.config.create
-        on_running = None if self.metrics is None else self.metrics.startup
+        metrics = self.metrics
+        on_running: Callable[[float, bool], None] | None = None
+        if metrics is not None:
+            on_running = partial(metrics.startup, pooled="pool_id" in (self.config.create or {}))
         beginning: Beginning | None = self.fork
         if create is not None and self.config.recipe is not None and beginning is None:
             from aviato.calls.recipe import Building
 
-            beginning = Building(self.config.recipe, client, lease, create)
+            beginning = Building(self.config.recipe, client, lease, create, None if metrics is None else metrics.build_step)
         return SandboxHandle(
             self.sandbox_id, client, lease, create, on_running=on_running, slots=self.slots, beginning=beginning
         )

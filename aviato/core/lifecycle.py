@@ -66,7 +66,7 @@ class SandboxHandle:
         client: requests to its server.
         lease: this process at that server.
         create: the fields of the create request; None for a sandbox that exists already.
-        on_running: told once how long the start took.
+        on_running: told once how long the start took, and whether it was ready in a pool.
         slots: those of its session, where that has a limit.
         beginning: what has to be there before it can be asked for.
 
@@ -87,7 +87,7 @@ class SandboxHandle:
         lease: Lease,
         create: dict[str, Any] | None,
         *,
-        on_running: Callable[[float], None] | None = None,
+        on_running: Callable[[float, bool], None] | None = None,
         slots: ConcurrencySlots | None = None,
         beginning: Beginning | None = None,
     ) -> None:
@@ -294,7 +294,7 @@ class SandboxHandle:
         """Take note of what the server says."""
         self.info = info
         if info.started_at is not None:
-            self.has_started(info.startup_seconds)
+            self.has_started(info.startup_seconds, info.was_ready)
         if info.status is SandboxStatus.RUNNING:
             self._is_running(info.startup_seconds)
         elif info.status.is_terminal:
@@ -313,15 +313,15 @@ class SandboxHandle:
         """When it was accepted, in seconds since the epoch."""
         return self._asked_at if self.info is None else self.info.created_at
 
-    def has_started(self, startup_seconds: float | None) -> None:
+    def has_started(self, startup_seconds: float | None, was_ready: bool) -> None:
         """It runs, or has run; counted once."""
         report, self._on_running = self._on_running, None
         if report is not None and startup_seconds is not None:
-            report(startup_seconds + self._queued_seconds)
+            report(startup_seconds + self._queued_seconds, was_ready)
 
-    def runs(self, started_at: float | None, startup_seconds: float | None) -> None:
+    def runs(self, started_at: float | None, startup_seconds: float | None, was_ready: bool) -> None:
         """A command in it has begun, so it runs: known without asking."""
-        self.has_started(startup_seconds)
+        self.has_started(startup_seconds, was_ready)
         if self.info is not None and self.info.status is SandboxStatus.PENDING:
             update: dict[str, Any] = {"status": SandboxStatus.RUNNING, "queue": None}
             if started_at is not None:

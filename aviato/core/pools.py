@@ -28,6 +28,9 @@ class PoolKeeper:
         size: how many are kept ready.
         create: what they are made with.
         is_needed: whether anybody still has it.
+
+    Attributes:
+        is_told: the server has heard of it: the image is there, where it had to be built.
     """
 
     def __init__(self, pool_id: str, size: int, create: dict[str, Any], is_needed: Callable[[], bool]) -> None:
@@ -36,6 +39,7 @@ class PoolKeeper:
         self._create = create
         self._is_needed = is_needed
         self._closed = asyncio.Event()
+        self.is_told = False
 
     async def keep(self, client: Client, beginning: Beginning | None) -> None:
         """Keep it until it is closed; what goes wrong is logged once, and tried again."""
@@ -58,7 +62,9 @@ class PoolKeeper:
 
     async def told(self, client: Client) -> PoolInfo:
         """Say that it is needed, and hear how it is."""
-        return await client.keep_pool(self._pool_id, self._size, self._create)
+        info = await client.keep_pool(self._pool_id, self._size, self._create)
+        self.is_told = True
+        return info
 
     def close(self) -> None:
         """It is not needed any more."""

@@ -7,6 +7,11 @@ import random
 from dataclasses import dataclass, field
 
 PREFIX = "aviato/"
+IF_ANY = (
+    *("image_pulls", "image_pull_bytes", "image_cache_hits", "image_pull_failures", "build_steps", "build_steps_cached"),
+    *("snapshots", "forks", "resets", "pool_claims", "pool_misses"),
+)
+"""What is shown only where there was any."""
 _SAMPLE_SIZE = 1024
 
 
@@ -119,7 +124,7 @@ def as_metrics(counts: Counts) -> dict[str, float | int]:
     if counts.execs.count:
         metrics["avg_exec_seconds"] = counts.execs.total / counts.execs.count
         metrics["p95_exec_seconds"] = counts.execs.percentile(95)
-    for name in ("image_pulls", "image_cache_hits", "image_pull_failures", "snapshots", "forks"):
+    for name in IF_ANY:
         if number(name):
             metrics[name] = number(name, 0)
     if counts.pulls.count:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aviato.results import ImageInfo
 
 Outcome: TypeAlias = Literal["ok", "nonzero", "error", "cancelled"]
-Duration: TypeAlias = Literal["exec", "startup"]
+Duration: TypeAlias = Literal["exec", "startup", "image_pull"]
 
 _lock = threading.Lock()
 _all: weakref.WeakSet[Metrics] = weakref.WeakSet()
@@ -69,15 +69,19 @@ class Metrics:
         """Count a sandbox that the session made."""
         self._add("sandboxes_created")
 
-    def startup(self, seconds: float) -> None:
-        """Count a sandbox that runs, so many seconds after its start was asked for, queue included."""
-        with _lock:
-            self._has_news = True
-            self._current.startups.add(seconds)
-            if self.reported:
-                _totals.durations["startup"].add(seconds)
-        if self.reported:
-            _tell("startup", seconds)
+    def startup(self, seconds: float, was_ready: bool = False, *, pooled: bool = False) -> None:
+        """Count a sandbox that runs.
+
+        Args:
+            seconds: since its start was asked for, queue included.
+            was_ready: it was ready in a pool of the server's.
+            pooled: it was to be one of a pool.
+        """
+        self._measure("startup", seconds)
+        if was_ready:
+            self._add("pool_claims")
+        elif pooled:
+            self._add("pool_misses")
 
     def exec_ended(
         self,
@@ -129,8 +133,12 @@ class Metrics:
             self._add("image_cache_hits")
         else:
             self._add("image_pulls")
-            with _lock:
-                self._current.pulls.add(info.pull_seconds)
+            self._add("image_pull_bytes", info.done_bytes)
+            self._measure("image_pull", info.pull_seconds)
+
+    def build_step(self, is_cached: bool) -> None:
+        """Count a step of a build, which was made or was there."""
+        self._add("build_steps_cached" if is_cached else "build_steps")
 
     def snapshot_taken(self) -> None:
         """Count one snapshot that was asked for and is there; those of forks are not asked for."""
@@ -140,16 +148,29 @@ class Metrics:
         """Count one child of a fork."""
         self._add("forks")
 
+    def was_reset(self) -> None:
+        """Count a sandbox that runs again after a reset."""
+        self._add("resets")
+
     def retry(self) -> None:
         """Count one repeated request."""
         self._add("retries")
 
-    def _add(self, name: str) -> None:
+    def _add(self, name: str, by: int = 1) -> None:
         with _lock:
             self._has_news = True
-            self._current.add(name)
+            self._current.add(name, by)
             if self.reported:
-                _totals.add(name)
+                _totals.add(name, by)
+
+    def _measure(self, what: Literal["startup", "image_pull"], seconds: float) -> None:
+        with _lock:
+            self._has_news = True
+            (self._current.startups if what == "startup" else self._current.pulls).add(seconds)
+            if self.reported:
+                _totals.durations[what].add(seconds)
+        if self.reported:
+            _tell(what, seconds)
 
     @property
     def has_news(self) -> bool:

@@ -30,7 +30,7 @@ class Buckets:
 
 
 class Totals:
-    """Numbers by name, and two histograms, `exec` and `startup`; not thread-safe."""
+    """Numbers by name, and histograms of `exec`, `startup` and `image_pull`; not thread-safe."""
 
     def __init__(self) -> None:
         self.clear()
@@ -38,7 +38,7 @@ class Totals:
     def clear(self) -> None:
         """Begin at zero."""
         self.numbers: dict[str, int] = {}
-        self.durations = {"exec": Buckets(), "startup": Buckets()}
+        self.durations = {name: Buckets() for name in ("exec", "startup", "image_pull")}
 
     def add(self, name: str, by: bool | int = 1) -> None:
         """Count something."""

@@ -132,6 +132,8 @@ class Started(ResponseModel):
 
     started_at: float | None = None
     startup_seconds: float | None = None
+    was_ready: bool = False
+    """As of the sandbox."""
     status: SandboxStatus = SandboxStatus.RUNNING
     wide_window: bool = False
     """See `frames.WIDE_WINDOW_BYTES`; False: no more than 1 MiB of a stream is ever on its way."""

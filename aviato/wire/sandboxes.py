@@ -172,6 +172,8 @@ class SandboxInfo(ResponseModel):
     ended_at: float | None = None
     startup_seconds: float | None = None
     """From acceptance to running, queue included, by the server's monotonic clock."""
+    was_ready: bool = False
+    """Whether it was ready in a pool when it was asked for; a server that was started since does not know it."""
     returncode: int | None = None
     """Exit code of the main command."""
     detached: bool = False

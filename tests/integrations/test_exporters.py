@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import aviato
 from aviato.policy import metrics
+from tests.images.whole_images import make_layout, tar_of
 
 COUNTED = {
     "executions ok": 3,
@@ -19,9 +21,20 @@ COUNTED = {
     "infrastructure_errors": 0,
     "output_truncations": 1,
     "retries": 0,
-    "sandboxes_created": 2,
+    "sandboxes_created": 3,
+    "image_pulls": 1,
+    "image_cache_hits": 0,
+    "image_pull_failures": 1,
+    "build_steps": 0,
+    "build_steps_cached": 0,
+    "snapshots": 1,
+    "forks": 1,
+    "resets": 1,
+    "pool_claims": 0,
+    "pool_misses": 0,
     "exec count": 6,
-    "startup count": 2,
+    "startup count": 3,
+    "image_pull count": 1,
     "avg_execs_per_sandbox": 3,
     "min_execs_per_sandbox": 1,
     "max_execs_per_sandbox": 5,
@@ -37,9 +50,10 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def worked(fresh: None, server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[aviato.Session]:
+def worked(fresh: None, server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[aviato.Session]:
     """A session with a `work()` that does what `COUNTED` says, for when the exporter is there."""
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+    layout = f"oci:{make_layout(tmp_path / 'image', [tar_of({'of': str(tmp_path).encode()})], {})}"
     with aviato.Session() as session, aviato.Session(report_to=[]) as silent:
 
         def work() -> None:
@@ -51,6 +65,11 @@ def worked(fresh: None, server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterato
             cancelled = second.exec(["sleep", "60"])
             cancelled.cancel()
             assert isinstance(cancelled.exception(), aviato.OperationCancelledError)
+            taken = second.snapshot().result()
+            second.fork()[0].wait()
+            second.reset().result()
+            session.prefetch(["oci:/none", layout]).result()
+            aviato.Sandbox.delete_snapshot(taken.snapshot_id).result()
 
         session.work = work  # type: ignore[attr-defined]
         yield session
@@ -71,7 +90,7 @@ def test_prometheus(worked: Any) -> None:
             name = name.replace("_seconds_", " ")
             if "le" not in sample.labels and not name.endswith((" sum", "created ")):
                 found[" ".join([name, *sample.labels.values()])] = sample.value
-    assert found == COUNTED
+    assert found.pop("image_pull_bytes") > 0 and found == COUNTED
     text = client.generate_latest(registry).decode()
     assert 'aviato_exec_seconds_bucket{le="300.0"} 6.0' in text
     assert 'aviato_exec_seconds_bucket{le="0.1"} 5.0' in text or 'aviato_exec_seconds_bucket{le="0.25"} 6.0' in text
@@ -103,7 +122,7 @@ def test_opentelemetry(worked: Any) -> None:
             else:
                 found[name] = point.value
     provider.shutdown()
-    assert found == COUNTED
+    assert found.pop("image_pull_bytes") > 0 and found == COUNTED
     assert bounds == {0.005}
 
 

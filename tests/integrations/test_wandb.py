@@ -181,6 +181,21 @@ def test_what_follows_the_last_log_is_in_its_row_at_close(served: None, run: Any
     assert row["aviato/sandboxes_created"] == 3
 
 
+def test_images_forks_resets_and_pools_are_in_the_row(served: None, run: Any) -> None:
+    with Session() as session, session.pool(1) as pool:
+        parent = session.sandbox()
+        taken = parent.snapshot().result()
+        aviato.results([child.exec(["true"]) for child in parent.fork(2)])
+        parent.reset().result()
+        pool.sandbox(resources={"limits": {"processes": 77}}).wait()
+        session.prefetch(["oci:/none"]).result()
+        assert session.log_metrics(step=1)
+        aviato.Sandbox.delete_snapshot(taken.snapshot_id).result()
+    (row,) = [row for row in written(run) if "aviato/executions" in row]
+    expected = {"snapshots": 1, "forks": 2, "resets": 1, "pool_misses": 1, "image_pull_failures": 1}
+    assert {name: row[f"aviato/{name}"] for name in expected} == expected
+
+
 def test_close_logs_where_the_run_stands_when_no_step_was_given(served: None, run: Any) -> None:
     run.log({"loss": 1}, step=4)
     with Session() as session:

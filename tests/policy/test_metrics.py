@@ -8,6 +8,7 @@ import pytest
 from aviato.policy import metrics as metrics_module
 from aviato.policy.counts import Durations
 from aviato.policy.metrics import ExecStats, Metrics
+from aviato.results import ImageInfo
 
 ZERO = {
     "aviato/executions": 0,
@@ -108,6 +109,41 @@ def test_startups_and_sandboxes():
     assert snapshot["aviato/retries"] == 1
     assert [snapshot[f"aviato/{what}_startup_seconds"] for what in ("avg", "min", "max")] == [3.0, 1.0, 6.0]
     assert snapshot["aviato/startup_count"] == 3
+
+
+def test_images_builds_and_what_is_made_of_others():
+    metrics = Metrics()
+    for status, seconds, count in (("here", 2.0, 100), ("here", 4.0, 11), ("here", None, 0), ("failed", None, 7)):
+        metrics.image_prefetched(ImageInfo(reference="one", status=status, pull_seconds=seconds, done_bytes=count))
+    for is_cached in (False, True, True):
+        metrics.build_step(is_cached)
+    metrics.snapshot_taken()
+    metrics.forked()
+    metrics.was_reset()
+    metrics.startup(1.0, True, pooled=True)
+    metrics.startup(1.0, True)
+    metrics.startup(1.0, False, pooled=True)
+    metrics.startup(1.0, False)
+    snapshot = metrics.snapshot()
+    expected = {
+        "image_pulls": 2,
+        "image_pull_bytes": 111,
+        "avg_image_pull_seconds": 3.0,
+        "max_image_pull_seconds": 4.0,
+        "image_cache_hits": 1,
+        "image_pull_failures": 1,
+        "build_steps": 1,
+        "build_steps_cached": 2,
+        "snapshots": 1,
+        "forks": 1,
+        "resets": 1,
+        "pool_claims": 2,
+        "pool_misses": 1,
+        "startup_count": 4,
+    }
+    assert {name: snapshot[f"aviato/{name}"] for name in expected} == expected
+    metrics.reset()
+    assert metrics.snapshot() == ZERO
 
 
 def test_execs_per_sandbox_count_those_with_an_exec():

@@ -184,7 +184,8 @@ class Images:
         began = time.monotonic()
         try:
             info = _info(await store.pull(pull.reference, refresh=refresh, on_progress=pull.hear), pull.reference)
-            pull.info = info.model_copy(update={"pull_seconds": time.monotonic() - began})
+            came = {"pull_seconds": time.monotonic() - began, "done_bytes": pull.info.done_bytes}
+            pull.info = info.model_copy(update=came)
         except AviatoError as error:
             pull.fail(str(error), error.reason, retryable=error.retryable)
         except Exception as error:

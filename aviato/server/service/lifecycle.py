@@ -205,7 +205,7 @@ class Lifecycle:
         """Give it a place that is ready, if there is one; whether there was."""
         if sandbox.record.place_id is not None or (warm := self._warm_pools.take(sandbox, spec)) is None:
             return False
-        sandbox.link, sandbox.host_name = warm.link, warm.place_id
+        sandbox.link, sandbox.host_name, sandbox.was_ready = warm.link, warm.place_id, True
         sandbox.record = sandbox.record.but(place_id=warm.place_id)
         self._egress.hand_over(warm.place_id, sandbox)
         # In this order: one that is on record to be in this place has been told what holds there.

@@ -47,6 +47,7 @@ class LiveSandbox:
         accepted_at: by the monotonic clock.
         place: resolves when it may start, and is cancelled where it was told to end before.
         link: to its process 1, from the moment that it has one.
+        was_ready: it got a place of a pool.
         asked: the reason for which this server wants it to end.
         grace_seconds: given to its commands when it was asked.
         forced: its process 1 did not end when it was told to, or was not told.
@@ -80,6 +81,7 @@ class LiveSandbox:
     accepted_at: float = field(default_factory=time.monotonic)
     place: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     link: Process1Link | None = None
+    was_ready: bool = False
     asked: str | None = None
     grace_seconds: float = 0.0
     forced: bool = False

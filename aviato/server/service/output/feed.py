@@ -248,7 +248,11 @@ class ExecFeed(Backpressure):
             and self.sandbox.link.has_wide_windows
         )
         known = Started(
-            started_at=record.started_at, startup_seconds=record.startup_seconds, status=record.status, wide_window=wide
+            started_at=record.started_at,
+            startup_seconds=record.startup_seconds,
+            was_ready=self.sandbox.was_ready,
+            status=record.status,
+            wide_window=wide,
         )
         return known.model_dump_json().encode()
 
