@@ -104,6 +104,25 @@ def test_images_cost_ratios_to_host_and_to_curl(server: Any, tmp_path: Path) -> 
 
 @pytest.mark.deep
 @pytest.mark.timeout(120)
+def test_prepared_measures_on_a_server_of_its_own_and_on_another(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "prepared.py"), "--rounds", "1", "--children", "2"]
+    monkeypatch.delenv("AVIATO_BASE_URL", raising=False)
+    for variables in ({}, {"AVIATO_BASE_URL": server.url}):
+        result = tmp_path / "result.json"
+        environment = {**os.environ, "COLUMNS": "160", **variables}
+        done = subprocess.run(
+            [*command, "--json", str(result)], env=environment, capture_output=True, text=True, timeout=100, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        figures = json.loads(result.read_text())["figures"]
+        assert {"create", "reset", "claim of one that is ready", "fork(2) of a file of 1 kB"} <= figures.keys()
+        assert any(name.startswith("disk") for name in figures) is not bool(variables)
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(120)
 def test_the_filter_s_cost_is_a_ratio(server: Any, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     done = run(server, "filter.py", "--rounds", "2", "--json", str(result))
