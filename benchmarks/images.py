@@ -9,16 +9,12 @@ without these only sandboxes are measured.
 from __future__ import annotations
 
 import argparse
-import gzip
-import hashlib
-import io
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from contextlib import ExitStack, contextmanager
@@ -27,50 +23,17 @@ from typing import TYPE_CHECKING
 
 from common import Series, alternate, describe_machine, milliseconds, ratio, table, timed
 from common import write_json as save
+from oci_layout import layout, tar_of
 
 import aviato
 from aviato.bench.latency import creating
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 LAYERS = (1, 5, 40)
 PIECES = 4
 """Layers of the image that is pulled."""
-
-
-def tar_of(files: dict[str, bytes]) -> bytes:
-    """A layer."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(content), 0o755
-            tar.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def layout(directory: Path, layers: Sequence[bytes]) -> Path:
-    """An image of these layers, as an OCI layout."""
-    blobs = directory / "blobs" / "sha256"
-    blobs.mkdir(parents=True)
-
-    def put(kind: str, content: bytes) -> dict[str, object]:
-        digest = hashlib.sha256(content).hexdigest()
-        (blobs / digest).write_bytes(content)
-        return {"mediaType": f"application/vnd.oci.image.{kind}", "digest": f"sha256:{digest}", "size": len(content)}
-
-    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
-    diff_ids = [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]
-    said = {"architecture": machine, "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": diff_ids}}
-    config = put("config.v1+json", json.dumps(said).encode())
-    described = [put("layer.v1.tar+gzip", gzip.compress(layer, 6, mtime=0)) for layer in layers]
-    manifest = {"schemaVersion": 2, "config": config, "layers": described}
-    named = put("manifest.v1+json", json.dumps(manifest | {"mediaType": "application/vnd.oci.image.manifest.v1+json"}).encode())
-    named["annotations"] = {"org.opencontainers.image.ref.name": "latest"}
-    (directory / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [named]}))
-    (directory / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-    return directory
 
 
 @contextmanager

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 SIZES = {
     "rounds": Size(50, 2, "of works that take milliseconds"),
-    "large_rounds": Size(7, 1, "of batch, output and memory"),
+    "large_rounds": Size(7, 1, "of batch, output, snapshot, fork and memory"),
     "batch": Size(256, 4, "sandboxes in a batch"),
     "at_once": Size(8, 2, "of them at the same time"),
     "output_bytes": Size(64 << 20, 1 << 20, "that one command writes to stdout"),
     "file_bytes": Size(1 << 20, 1 << 16, "of the file that is written and read"),
+    "files": Size(1_000, 10, "of 100 kB each, in a snapshot and a fork"),
+    "children": Size(100, 2, "of a fork"),
     "live": Size(32, 2, "sandboxes whose memory is measured"),
 }
 

@@ -38,11 +38,18 @@ WORKS = {
         Work("output", "stdout of one command", large=True),
         Work("write", "write a file of 1 MiB"),
         Work("read", "read a file of 1 MiB"),
+        Work("image", "create + first exec of true, of one image"),
+        Work("snapshot", "snapshot of 100 MiB in files, or as many as asked for", large=True),
+        Work("fork", "fork of these files, to the first exec of true in each child", large=True),
         Work("memory", "memory that a live sandbox with a sleeping command adds", large=True, unit="B"),
     )
 }
 
 NOTHING_KEPT = "keeps nothing between commands"
+OF_IMAGES = "image snapshot fork"
+NO_IMAGE_NEEDED = "create exec batch output write read memory"
+NO_IMAGES = "starts no images"
+NOT_LOADED = "its script loads no image into it"
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,10 @@ def _runc() -> str | None:
     return None if os.getuid() == 0 else "a bundle like this needs root"
 
 
+def _podman() -> str | None:
+    return None if shutil.which("podman") else "podman is not installed (Debian: apt install podman runc)"
+
+
 def _no(names: str, why: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), why)
 
@@ -108,7 +119,13 @@ PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
         Peer("aviato, sync", "aviato_sync", mode="Session", **_OURS),
-        Peer("aviato, async", "aviato_async", mode="AsyncClient", **_OURS),
+        Peer(
+            "aviato, async",
+            "aviato_async",
+            mode="AsyncClient",
+            **_OURS,
+            lacks=_no("snapshot fork", "the same requests as of the blocking one"),
+        ),
         Peer(
             "llm-sandbox",
             "llm_sandbox",
@@ -117,6 +134,7 @@ PEERS: dict[str, Peer] = {
             keeps=True,
             mode="bubblewrap backend (a bwrap for each command), skip_environment_setup",
             requirements=("llm-sandbox==0.3.46",),
+            lacks=_no(OF_IMAGES, NO_IMAGES),
         ),
         Peer(
             "sandlock",
@@ -126,7 +144,32 @@ PEERS: dict[str, Peer] = {
             keeps=True,
             mode="Sandbox.run (a process confined by a supervisor, for each command)",
             requirements=("sandlock==0.9.0",),
-            lacks=_no("write read", "has no file operations: files are the machine's, as for a bare subprocess"),
+            lacks={
+                **_no("write read", "has no file operations: files are the machine's, as for a bare subprocess"),
+                **_no(
+                    "snapshot fork", "its checkpoints and forks are of processes: what is written in an image goes at the end"
+                ),
+            },
+        ),
+        Peer(
+            "kern",
+            "kern",
+            "peer",
+            "container: namespaces, seccomp, own /; no limits with cgroup v1",
+            keeps=True,
+            mode="its program: box -d, exec, commit",
+            requirements=("kern-sandbox==0.2.49",),
+            lacks=_no(NO_IMAGE_NEEDED, "begins with an image: see that work"),
+        ),
+        Peer(
+            "podman",
+            "podman",
+            "peer",
+            "container: namespaces, seccomp, own /, limits",
+            keeps=True,
+            mode="its program, run -d and exec, as whoever measures",
+            lacks=_no(NO_IMAGE_NEEDED, "begins with an image: see that work"),
+            why_not=_podman,
         ),
         Peer(
             "Docker",
@@ -136,7 +179,7 @@ PEERS: dict[str, Peer] = {
             keeps=True,
             mode="SDK, a container that sleeps and exec_run",
             requirements=("docker==7.1.0",),
-            lacks=_no("memory", "its processes are the engine's, not below the client"),
+            lacks={**_no("memory", "its processes are the engine's, not below the client"), **_no(OF_IMAGES, NOT_LOADED)},
         ),
         Peer(
             "SandboxFusion",
@@ -146,7 +189,11 @@ PEERS: dict[str, Peer] = {
             keeps=False,
             mode="run_code with bash",
             requirements=("sandbox-fusion==0.3.7",),
-            lacks={**_no("exec write read", NOTHING_KEPT), "memory": "its processes are the server's, not below the client"},
+            lacks={
+                **_no("exec write read", NOTHING_KEPT),
+                **_no(OF_IMAGES, NO_IMAGES),
+                "memory": "its processes are the server's, not below the client",
+            },
             why_not=_fusion_server,
         ),
         Peer(
@@ -159,6 +206,7 @@ PEERS: dict[str, Peer] = {
             mode="LocalDeployment, Runtime.execute",
             requirements=("swe-rex==1.4.0",),
             environment={"SWE_REX_LOG_STREAM_LEVEL": "ERROR"},
+            lacks=_no(OF_IMAGES, NO_IMAGES),
         ),
         Peer(
             "bare runc",
@@ -167,7 +215,7 @@ PEERS: dict[str, Peer] = {
             "container: namespaces but user, own /",
             keeps=True,
             mode="run -d, exec",
-            lacks=_no("write read", "has no file operations"),
+            lacks={**_no("write read", "has no file operations"), **_no(OF_IMAGES, NO_IMAGES)},
             why_not=_runc,
         ),
         Peer(
@@ -176,8 +224,8 @@ PEERS: dict[str, Peer] = {
             "floor",
             "namespaces; the machine's files, read only",
             keeps=False,
-            lacks=_no("exec write read", NOTHING_KEPT),
+            lacks={**_no("exec write read", NOTHING_KEPT), **_no(OF_IMAGES, NO_IMAGES)},
         ),
-        Peer("bare subprocess", "bare", "floor", "none", keeps=True, isolates=False),
+        Peer("bare subprocess", "bare", "floor", "none", keeps=True, isolates=False, lacks=_no(OF_IMAGES, NO_IMAGES)),
     )
 }

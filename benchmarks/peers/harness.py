@@ -4,8 +4,11 @@
 
 Standard library only. A script has `create()`, `run(sandbox, argv)`, which returns status and stdout, and `stop(sandbox)`.
 Where its author offers it, it has `write(sandbox, path)`, which puts that file of the machine into the sandbox, and
-`read(sandbox)`, which returns its bytes. `PYTHON` names the interpreter inside, where it is not the machine's. All of them are
-plain functions, or all of them are coroutines. One work a line in, one answer a line out.
+`read(sandbox)`, which returns its bytes. Where there are images, `create(image)` takes one, `oci:` and a directory, unless
+`load(layout, archive)` returns what it is called; `snapshot(sandbox)` returns one of what was written, `drop(image)` removes
+that, and where there is one call for it, `fork(sandbox, count)` makes sandboxes. `PYTHON` names the interpreter inside, where
+it is not the machine's. All of them are plain functions, or all of them are coroutines. One work a line in, one answer a line
+out.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ import time
 
 TRUE = ["/bin/true"]
 SLEEP = "/bin/sleep"
+FILE_BYTES = 104_858
+"""Of each file in a snapshot: a thousand are 100 MiB."""
 PATIENCE_SECONDS = 60.0
 """How long a live sandbox may take until its command is seen to run."""
 SETTLED_SECONDS = 1.0
@@ -100,6 +105,7 @@ class Works:
         self.script, self.way = script, way
         self.kept = None
         self.written = False
+        self.loaded = None
 
     async def _create(self):
         return await self.way.call(self.script.create)
@@ -173,6 +179,65 @@ class Works:
         seconds = time.perf_counter() - begin
         if content != content_of(source):
             raise RuntimeError("what was read is not what was written")
+        return seconds
+
+    async def image(self, layout, archive):
+        image = await self._image(layout, archive)
+        begin = time.perf_counter()
+        sandbox = await self.way.call(self.script.create, image)
+        await self._run(sandbox, TRUE)
+        seconds = time.perf_counter() - begin
+        await self._stop(sandbox)
+        return seconds
+
+    async def _image(self, layout, archive):
+        if self.loaded is None and not hasattr(self.script, "load"):
+            self.loaded = f"oci:{layout}"
+        if self.loaded is None:
+            self.loaded = await self.way.call(self.script.load, layout, archive)
+        return self.loaded
+
+    async def _drop(self, image):
+        if image is not None and hasattr(self.script, "drop"):
+            await self.way.call(self.script.drop, image)
+
+    async def _prepared(self, files, layout, archive):
+        """The one that is kept, of an image, with files in it."""
+        if self.kept is None:
+            self.kept = await self.way.call(self.script.create, await self._image(layout, archive))
+            line = f"mkdir /tree; for n in $(seq {files}); do head -c {FILE_BYTES} /dev/urandom >/tree/$n; done"
+            await self._run(self.kept, ["/bin/sh", "-c", line])
+        return self.kept
+
+    async def snapshot(self, files, layout, archive):
+        sandbox = await self._prepared(files, layout, archive)
+        begin = time.perf_counter()
+        image = await self.way.call(self.script.snapshot, sandbox)
+        seconds = time.perf_counter() - begin
+        await self._drop(image)
+        return seconds
+
+    async def fork(self, files, children, at_once, layout, archive):
+        sandbox, image, live = await self._prepared(files, layout, archive), None, []
+
+        async def item(index):
+            if image is None:
+                child = live[index]
+            else:
+                child = await self.way.call(self.script.create, image)
+                live.append(child)
+            await self._run(child, TRUE)
+
+        begin = time.perf_counter()
+        if hasattr(self.script, "fork"):
+            live += await self.way.call(self.script.fork, sandbox, children)
+        else:
+            image = await self.way.call(self.script.snapshot, sandbox)
+        await self.way.end(self.way.begin(children, at_once, item))
+        seconds = time.perf_counter() - begin
+        for child in live:
+            await self._stop(child)
+        await self._drop(image)
         return seconds
 
     async def memory(self, count, roots):

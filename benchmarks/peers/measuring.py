@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oci_layout import archive, layout, tar_of
+
 from aviato.bench.floor import bwrap_argv
 from aviato.bench.series import Ratio, Series, alternate, ratio
-from peers.catalogue import PEERS, WORKS, Peer, Work
+from peers.catalogue import OF_IMAGES, PEERS, WORKS, Peer, Work
 from peers.driven import Driven, PeerError
 
 if TYPE_CHECKING:
@@ -94,6 +96,7 @@ def rows(
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aviato-peers-")))
         source = directory / "payload"
         source.write_text(secrets.token_hex(run["file_bytes"] // 2))
+        images = _images(directory)
         bwrap = (bwrap_argv() or [shutil.which("bwrap") or "bwrap"])[0]
         given = {"BENCHMARK_BWRAP": bwrap} | ({"AVIATO_BASE_URL": run.base_url} if run.base_url else {})
         refused: dict[str, str] = {}
@@ -110,7 +113,8 @@ def rows(
         found = []
         for work in (WORKS[name] for name in works):
             say(work.title)
-            asked, rounds = _given(work.name, run, str(source), pid), run["large_rounds" if work.large else "rounds"]
+            asked = _given(work.name, run, str(source), images, pid)
+            rounds = run["large_rounds" if work.large else "rounds"]
             with ExitStack() as here:
                 found += _work(work, driven or {name: start(name, here) for name in peers}, asked, rounds)
         return found
@@ -125,7 +129,17 @@ def _start(stack: ExitStack, name: str, given: Mapping[str, str], install: bool,
         return refused[name]
 
 
-def _given(work: str, run: Run, source: str, pid: int | None) -> dict[str, Any]:
+def _images(directory: Path) -> dict[str, str]:
+    """An image in both forms; none where there is nothing to make it of."""
+    if (busybox := shutil.which("busybox")) is None:
+        return {}
+    content = Path(busybox).read_bytes()
+    layers = [tar_of({f"bin/{name}": content for name in ("busybox", "sh", "true", "sleep", "head", "seq", "mkdir")})]
+    file = archive(directory / "image.tar", layers, "localhost/aviato-bench:1")
+    return {"layout": str(layout(directory / "image", layers)), "archive": str(file)}
+
+
+def _given(work: str, run: Run, source: str, images: Mapping[str, str], pid: int | None) -> dict[str, Any]:
     """What the harness is told beside the name of the work."""
     roots = [pid] if pid else []
     return {
@@ -133,6 +147,9 @@ def _given(work: str, run: Run, source: str, pid: int | None) -> dict[str, Any]:
         "output": {"size": run["output_bytes"]},
         "write": {"source": source},
         "read": {"source": source},
+        "image": {**images},
+        "snapshot": {"files": run["files"], **images},
+        "fork": {"files": run["files"], "children": run["children"], "at_once": run["at_once"], **images},
         "memory": {"count": run["live"], "roots": roots},
     }.get(work, {})
 
@@ -167,6 +184,8 @@ def _work(work: Work, driven: Mapping[str, Driven | str], asked: Mapping[str, An
 
 
 def _cannot(work: Work, peer: Peer, asked: Mapping[str, Any]) -> str | None:
+    if work.name in OF_IMAGES.split() and "layout" not in asked:
+        return "no image can be made without busybox (Debian: apt install busybox-static)"
     if work.name != "memory":
         return None
     if os.getuid() != 0:

@@ -8,10 +8,10 @@ import aviato
 stack, client = AsyncExitStack(), aviato.AsyncClient()
 
 
-async def create():
+async def create(image=None):
     if not hasattr(stack, "entered"):
         stack.entered = await stack.enter_async_context(client)
-    return await client.sandbox()
+    return await client.sandbox(container_image=image)
 
 
 async def run(sandbox, argv):

@@ -7,8 +7,16 @@ import aviato
 session = aviato.Session()
 
 
-def create():
-    return session.sandbox()
+def create(image=None):
+    return session.sandbox(container_image=image)
+
+
+def snapshot(sandbox):
+    return sandbox.snapshot(expires_after_seconds=600).result().snapshot_id
+
+
+def fork(sandbox, count):
+    return sandbox.fork(count)
 
 
 def run(sandbox, argv):
