@@ -150,7 +150,8 @@ def used_bytes(directory: Path) -> int:
 
 def measure_disk(parent: aviato.Sandbox, tree: Tree, children: int, state: Path) -> Figures:
     """What a fork adds to the disk, and one more of the same files, which are there by then."""
-    size, rows, live = tree.files * tree.bytes_each, [], []
+    size, rows = tree.files * tree.bytes_each, []
+    live: list[aviato.Sandbox] = []
     figures: Figures = {}
     for name in (f"fork({children})", "the same once more"):
         before = used_bytes(state)
