@@ -324,6 +324,8 @@ ELSEWHERE = {
     "is no name for an image": "tests/images/test_operations.py",
     "has no value": "tests/building/test_dockerfile.py",
     "ONBUILD is not supported": "tests/building/test_dockerfile.py",
+    "COPY takes no URLs": "tests/building/test_dockerfile.py",
+    "has no name for a file in": "tests/end_to_end/test_added_urls.py",
     "is no place in a registry": "tests/images/test_export_operations.py",
     "W&B": "needs an account",
     "and a server needs": "tests/cli/test_process_limits.py",
