@@ -10,6 +10,7 @@ use crate::command::{Command, Listener, Spec, Subscriber, LINGER_SECONDS};
 use crate::errors::{reason_of, Refused, Variables};
 use crate::event_loop::{Call, EventLoop, Token};
 use crate::frames;
+use crate::idempotency::newest;
 use crate::input::{Answers, Asker, Input};
 use crate::json::{object, Value};
 use crate::limits::cgroup::Group;
@@ -775,9 +776,9 @@ impl Commands {
         0
     }
 
-    /// The ids that run no more here, or are on their way to that: at most so many, the newest ones.
+    /// The ids that run no more here, at most so many, the newest ones in their order; then those that are on their way to that.
     pub fn known(&self, most: usize) -> Vec<Vec<u8>> {
-        self.past_in_order.iter().rev().take(most).chain(self.by_id.keys()).cloned().collect()
+        newest(&self.past_in_order, most).chain(self.by_id.keys()).cloned().collect()
     }
 
     /// Takes ids that have run in another place of the sandbox.

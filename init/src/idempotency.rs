@@ -13,6 +13,11 @@ const PARTS_SECONDS: f64 = 120.0;
 /// Files that wait so; the one that waits for longest goes first.
 const MOST_PARTS: usize = 64;
 
+/// The last ones, at most so many, in their order.
+pub fn newest(in_order: &VecDeque<Vec<u8>>, most: usize) -> impl Iterator<Item = &Vec<u8>> {
+    in_order.iter().skip(in_order.len().saturating_sub(most))
+}
+
 /// By the key that their caller gave them.
 pub struct Again {
     done: HashSet<Vec<u8>>,
@@ -32,9 +37,9 @@ impl Again {
         !(self.waiting.is_empty() && self.coming.is_empty())
     }
 
-    /// The keys of calls that were done, at most so many, the newest ones.
+    /// The keys of calls that were done, at most so many, the newest ones in their order.
     pub fn keys(&self, most: usize) -> Vec<Vec<u8>> {
-        self.in_order.iter().rev().take(most).cloned().collect()
+        newest(&self.in_order, most).cloned().collect()
     }
 
     pub fn is_done(&self, key: Option<&[u8]>) -> bool {
@@ -85,5 +90,20 @@ impl Again {
     /// Nobody has come for the rest.
     pub fn part_is_over(&mut self, key: &[u8]) {
         self.waiting.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_come_in_their_order() {
+        let mut again = Again::new();
+        for key in [b"a", b"b", b"c", b"a"] {
+            again.done(Some(key));
+        }
+        assert_eq!(again.keys(2), [b"b".to_vec(), b"c".to_vec()]);
+        assert_eq!(again.keys(9), [b"a".to_vec(), b"b".to_vec(), b"c".to_vec()]);
     }
 }

@@ -51,7 +51,8 @@ impl InMemory {
 }
 
 impl Supervisor {
-    /// Says whether it is at rest, and what has been done. As long as the server asks for nothing more it stays so: there is nobody else to change that.
+    /// Says whether it is at rest, and what has been done. As long as the server asks for nothing more it stays so: there is nobody else
+    /// to change that.
     pub fn rest(&mut self, channel: u16, _: &Fields<'_>) -> Result<(), Refused> {
         let is_idle = !self.again.has_parts() && !self.open.values().any(|open| open.is_use());
         let rests = is_idle

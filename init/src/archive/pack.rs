@@ -39,10 +39,9 @@ pub struct Packer {
     folder: Option<(Vec<u8>, Names)>,
     file: Option<File>,
     surplus: u64,
-    /// Of a layer.
+    /// Of a layer, or of a tree that is to be the same elsewhere: whose files are, all bits of modes, and which are one file.
     first_names: Option<layer::FirstNames>,
-    /// Of a tree that is to be the same elsewhere: whose files are, all bits of modes, and which are one file.
-    exact: Option<layer::FirstNames>,
+    is_layer: bool,
     /// Of one file, which `top` is.
     is_file: bool,
     /// Of one that lies still: whether files belong to whom they do.
@@ -61,7 +60,7 @@ impl Packer {
             file: None,
             surplus: 0,
             first_names: None,
-            exact: None,
+            is_layer: false,
             is_file: false,
             stored: None,
         }
@@ -69,7 +68,7 @@ impl Packer {
 
     /// With owners, all bits of modes, and files of several names as one.
     pub fn exact(top: OwnedFd) -> Packer {
-        Packer { exact: Some(layer::FirstNames::default()), ..Packer::new(top) }
+        Packer { first_names: Some(layer::FirstNames::default()), ..Packer::new(top) }
     }
 
     /// Of one file, in the same way. It is called `file`.
@@ -79,7 +78,7 @@ impl Packer {
 
     /// Of a directory that is a layer in the form of overlayfs, as images have them.
     pub fn of_layer(top: OwnedFd) -> Packer {
-        Packer { first_names: Some(layer::FirstNames::default()), ..Packer::new(top) }
+        Packer { is_layer: true, ..Packer::exact(top) }
     }
 
     /// Of one that a store of images keeps. The same files always make the same archive, so it has them in order, times in
@@ -97,7 +96,7 @@ impl Packer {
         let mut out = Vec::new();
         if !self.begun {
             self.begun = true;
-            if self.first_names.is_some() {
+            if self.is_layer {
                 let top = open_below(&self.top, b"").map_err(Trouble::os(b""))?;
                 self.layer_directory(&top, b"", &mut out)?;
             } else if self.is_file {
@@ -180,7 +179,7 @@ impl Packer {
         };
         match found.kind() {
             sys::S_IFDIR => {
-                if self.first_names.is_some() {
+                if self.is_layer {
                     match sys::open_at(folder, name, directory::OPEN, 0) {
                         Ok(fd) => self.layer_directory(&fd, &below, out)?,
                         Err(error) if was_swapped(&error) => return Ok(()),
@@ -199,11 +198,11 @@ impl Packer {
             }
             sys::S_IFREG => self.begin_file(folder, name, below, out),
             sys::S_IFLNK => self.announce(member_of(&below, Kind::Link, &found, target), &found, out),
-            sys::S_IFCHR if self.first_names.is_some() && found.number == 0 => {
+            sys::S_IFCHR if self.is_layer && found.number == 0 => {
                 out.extend(layer::whiteout(&below)?);
                 Ok(())
             }
-            kind if self.first_names.is_some() && kind != sys::S_IFIFO => Ok(()),
+            kind if self.is_layer && kind != sys::S_IFIFO => Ok(()),
             _ => self.announce(member_of(&below, Kind::Fifo, &found, target), &found, out),
         }
     }
@@ -219,12 +218,13 @@ impl Packer {
 
     fn announce(&mut self, member: Member, found: &Stat, out: &mut Vec<u8>) -> Result<(), Trouble> {
         let first_names = match &mut self.first_names {
-            Some(first_names) => first_names,
+            Some(first_names) if self.is_layer => first_names,
+            Some(_) => {
+                let owned = Member { mode: found.permissions(), uid: found.uid, gid: found.gid, ..member };
+                out.extend(tar::header(&owned));
+                return Ok(());
+            }
             None => {
-                let member = match self.exact {
-                    Some(_) => Member { mode: found.permissions(), uid: found.uid, gid: found.gid, ..member },
-                    None => member,
-                };
                 out.extend(tar::header(&member));
                 return Ok(());
             }
@@ -264,14 +264,11 @@ impl Packer {
                 let member = Member { kind: Kind::HardLink, size: 0, target, ..member };
                 return self.announce(member, found, out);
             }
-            member.attributes = layer::attributes(&fd, &below)?;
-            if self.stored.is_none() {
-                member.pieces = layer::pieces(&fd, found, on_disk, &below)?;
+            if self.is_layer {
+                member.attributes = layer::attributes(&fd, &below)?;
             }
-        } else if let Some(first_names) = &mut self.exact {
-            if let Some(target) = first_names.of(found, &below)? {
-                let member = Member { kind: Kind::HardLink, size: 0, target, ..member };
-                return self.announce(member, found, out);
+            if self.is_layer && self.stored.is_none() {
+                member.pieces = layer::pieces(&fd, found, on_disk, &below)?;
             }
         } else {
             on_disk /= u64::from(found.links.max(1));

@@ -184,29 +184,17 @@ impl Supervisor {
     pub fn begin_read_tree(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
         let path = &self.path_in(fields)?[..];
         let window = fields.size("window")?;
-        if fields.flag_or("exact", Some(false))? {
-            return self.begin_read_exactly(path, channel, window);
-        }
-        let refused = |error: io::Error| Refused::os(path, &error);
-        let top = open_directory(path).map_err(refused)?;
-        let said = describe(path, &sys::stat_open(&top).map_err(refused)?, None);
-        self.send(Head::of(frames::REPLY, channel), &said.to_bytes());
-        self.read_on(Contents::Tree(Box::new(Packer::new(top))), path, channel, window);
-        Ok(())
-    }
-
-    /// A directory or a file, whatever it is.
-    fn begin_read_exactly(&mut self, path: &[u8], channel: u16, window: u64) -> Result<(), Refused> {
+        let exact = fields.flag_or("exact", Some(false))?;
         let refused = |error: io::Error| Refused::os(path, &error);
         let (packer, found) = match open_directory(path) {
-            Err(error) if sys::number_of(&error) == sys::ENOTDIR => {
+            Err(error) if exact && sys::number_of(&error) == sys::ENOTDIR => {
                 let (fd, found) = open_file(path, None)?;
                 (Packer::exact_file(fd), found)
             }
             opened => {
                 let top = opened.map_err(refused)?;
                 let found = sys::stat_open(&top).map_err(refused)?;
-                (Packer::exact(top), found)
+                (if exact { Packer::exact(top) } else { Packer::new(top) }, found)
             }
         };
         self.send(Head::of(frames::REPLY, channel), &describe(path, &found, None).to_bytes());

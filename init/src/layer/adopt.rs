@@ -34,10 +34,18 @@ impl Ids {
 
 /// A directory on the way.
 struct Folder {
-    /// What is still to come.
-    names: Vec<Vec<u8>>,
+    /// What is still to come, with the kinds that nobody asks for.
+    names: Vec<(Vec<u8>, u8)>,
     /// When it was changed last, where something was taken out of it since.
     changed: Option<i128>,
+}
+
+impl Folder {
+    fn enter(fd: &OwnedFd) -> io::Result<Folder> {
+        let mut names = Vec::new();
+        while sys::read_names(fd, &mut names)? {}
+        Ok(Folder { names, changed: None })
+    }
 }
 
 struct Adoption {
@@ -59,13 +67,13 @@ impl Adoption {
         let mut fd = sys::open_at(top.as_raw_fd(), b".", directory::OPEN, 0)?;
         let found = sys::stat_open(&fd)?;
         self.take(&found, |uid, gid| sys::own_open(&fd, uid, gid))?;
-        let mut folder = self.enter(&fd)?;
+        let mut folder = Folder::enter(&fd)?;
         let mut above = Vec::new();
         loop {
-            if let Some(name) = folder.names.pop() {
+            if let Some((name, _)) = folder.names.pop() {
                 if let Some(below) = self.entry(&fd, &name, &mut folder)? {
                     fd = below;
-                    above.push(std::mem::replace(&mut folder, self.enter(&fd)?));
+                    above.push(std::mem::replace(&mut folder, Folder::enter(&fd)?));
                 }
                 continue;
             }
@@ -79,15 +87,6 @@ impl Adoption {
             };
             fd = sys::open_at(fd.as_raw_fd(), b"..", directory::OPEN, 0)?;
         }
-    }
-
-    fn enter(&self, fd: &OwnedFd) -> io::Result<Folder> {
-        let (mut names, mut read) = (Vec::new(), Vec::new());
-        while sys::read_names(fd, &mut read)? {
-            names.extend(read.drain(..).map(|(name, _)| name));
-        }
-        names.extend(read.into_iter().map(|(name, _)| name));
-        Ok(Folder { names, changed: None })
     }
 
     /// One entry; a directory is given back, open.
