@@ -33,32 +33,6 @@ def as_json(value: dict[str, Any]) -> bytes:
     return _encode_json(value).encode()
 
 
-@dataclass(frozen=True)
-class Done:
-    """What a process 1 has done, of which nothing is to happen again, the newest.
-
-    Attributes:
-        commands: ids of those that have run.
-        calls: keys of others.
-    """
-
-    commands: tuple[str, ...]
-    calls: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Rested:
-    """What a process 1 says of its rest.
-
-    Attributes:
-        rests: whether there is nothing but files.
-        done: what it knows.
-    """
-
-    rests: bool
-    done: Done
-
-
 class InTime:
     """Context of a wait for a file operation.
 
@@ -184,19 +158,6 @@ class FileCalls:
     def knows_layers(self) -> bool:
         """Whether it can send the sandbox's layer. That it has one is known once it is asked for."""
         return "layer" in self.hello["features"]
-
-    async def rest(self) -> Rested | None:
-        """What it says of its rest, which holds until something more is asked for; None: its version says nothing."""
-        if "rest" not in self.hello["features"]:
-            return None
-        said = json.loads(await self._call({"op": "rest"}))
-        return Rested(said["rests"], Done(tuple(said["commands"]), tuple(said["calls"])))
-
-    def remember(self, done: Done) -> None:
-        """Have none of this happen here again, from here on."""
-        if done.commands or done.calls:
-            request = {"op": "remember", "commands": done.commands, "calls": done.calls}
-            self._send(FrameType.REQUEST, as_json(request))
 
     def read_layer(self) -> ReadChannel:
         """What the sandbox has written over its image, as a layer's tar, in pieces. `aclose()` it when leaving early.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import json
 import mmap
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.server.link import hello
+from aviato.server.link.at_rest import AtRest, Done
 from aviato.server.link.channels import Channel, ClosingChannel, ReplyChannel, SubscriptionChannel, error_of
 from aviato.server.link.file_calls import FileCalls, as_json
 from aviato.server.link.rest import Rest
@@ -350,6 +352,18 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
     def has_wide_windows(self) -> bool:
         """See `frames.WIDE_WINDOW_BYTES`."""
         return "wide_window" in self.hello["features"]
+
+    async def rest(self) -> AtRest | None:
+        """What it says of its rest, which holds until something more is asked for; None: its version says nothing."""
+        if "rest" not in self.hello["features"]:
+            return None
+        said = json.loads(await self._call({"op": "rest"}))
+        return AtRest(said["rests"], Done(tuple(said["commands"]), tuple(said["calls"])))
+
+    def remember(self, done: Done) -> None:
+        """Have none of this happen here again, from here on."""
+        if done.commands or done.calls:
+            self._send(FrameType.REQUEST, as_json({"op": "remember", "commands": done.commands, "calls": done.calls}))
 
     async def ping(self) -> None:
         """Return once process 1 has answered."""

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.link.subscription import Ended
+from aviato.exceptions import AviatoError
+from aviato.server.link.subscription import Ended, SandboxGone
 from aviato.server.service.lifecycle import STOP_SLACK_SECONDS
 from aviato.server.states import lost
+from aviato.wire.ids import derived_place_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from aviato.server.backends.base import Backend, ResolvedImage
+    from aviato.server.images.image_snapshots import NewSnapshot
     from aviato.server.images.stored_image import StoredImage
-    from aviato.server.link.file_calls import Done
+    from aviato.server.link.at_rest import Done
     from aviato.server.link.link import Process1Link
     from aviato.server.service.egress import Egress
     from aviato.server.service.event import Event as Flag
     from aviato.server.service.lifecycle import Lifecycle
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.registry import Registry
+    from aviato.server.service.snapshot_requests import SnapshotRequest
     from aviato.server.states import Ending
+
+ANSWER_SECONDS = 1.0
 
 
 class Departures:
@@ -43,49 +48,40 @@ class Departures:
         self._lifecycle = lifecycle
         self._egress = egress
 
-    def reset(
-        self, sandbox: LiveSandbox, place_id: str, done: Done | None, image: ResolvedImage, secrets: dict[str, str]
-    ) -> None:
+    def reset(self, sandbox: LiveSandbox, place_id: str, image: ResolvedImage, secrets: dict[str, str]) -> None:
         """Let it begin anew, in another place.
 
         Args:
             sandbox: it runs.
             place_id: of that place.
-            done: what must not happen there again.
             image: that it begins with.
             secrets: environment variables that it has.
         """
         link, left = self._leaves(sandbox)
         kept = sandbox.begin_anew(place_id, image, secrets)
-        sandbox.done = done
-        self._go_on(sandbox, self._lifecycle.start(sandbox))
         link.abandon(Ended(reason="reset"))
-        self._depart(sandbox, left, partial(self._end, sandbox, link, left, kept))
+        done = asyncio.create_task(_done(link), name=f"what was done in {left}")
+        self._go_on(sandbox, done, self._lifecycle.start(sandbox))
+        self._depart(sandbox, left, partial(self._end, sandbox, link, left, kept, done))
 
-    def move(
-        self,
-        sandbox: LiveSandbox,
-        place_id: str,
-        done: Done,
-        moving: str,
-        leave: Callable[[], Coroutine[Any, Any, StoredImage]],
-    ) -> asyncio.Task[StoredImage]:
+    def move(self, sandbox: LiveSandbox, done: Done, request: SnapshotRequest, new: NewSnapshot) -> asyncio.Task[StoredImage]:
         """Let it go on in another place, over its own layer. Nothing runs in it.
 
         Args:
             sandbox: it runs.
-            place_id: of that place.
             done: what must not happen there again.
-            moving: for the record.
-            leave: ends what is there and makes an image of its layer.
+            request: for the snapshot that its layer becomes.
+            new: the same, as the store takes it.
         """
         link, left = self._leaves(sandbox)
-        sandbox.move(place_id, json.loads(moving)["snapshot_id"], moving)
-        sandbox.done = done
+        place_id = derived_place_id(sandbox.sandbox_id, request.snapshot_id)
+        sandbox.move(place_id, request.snapshot_id, request.to_json(left))
         link.let_go(Ended(reason="reset"))  # Its life waits for that, to watch the next.
-        leaving = asyncio.create_task(leave(), name=f"layer of {left}")
+        leaving = asyncio.create_task(self._backend.leave_layer(left, new), name=f"layer of {left}")
         sandbox.spawn(leaving)
-        self._go_on(sandbox, self._arrive(sandbox, leaving))
+        known: asyncio.Future[Done | None] = asyncio.get_running_loop().create_future()
+        known.set_result(done)
+        self._go_on(sandbox, known, self._arrive(sandbox, leaving))
         self._depart(sandbox, left, partial(asyncio.wait, (leaving,)))
         return leaving
 
@@ -95,7 +91,10 @@ class Departures:
             sandbox.expire_as_on_record()  # An earlier server has made it: only its process 1 knew what is left.
         return sandbox.link, sandbox.place_id
 
-    def _go_on(self, sandbox: LiveSandbox, start: Coroutine[Any, Any, Ending | None]) -> None:
+    def _go_on(
+        self, sandbox: LiveSandbox, done: asyncio.Future[Done | None], start: Coroutine[Any, Any, Ending | None]
+    ) -> None:
+        sandbox.done = done
         self._registry.save(sandbox.record)
         self._egress.close(sandbox.sandbox_id)
         sandbox.restart = asyncio.create_task(start, name=f"next start of {sandbox.sandbox_id}")
@@ -111,9 +110,12 @@ class Departures:
         departure.add_done_callback(sandbox.departures.discard)
         sandbox.spawn(departure)
 
-    async def _end(self, sandbox: LiveSandbox, link: Process1Link, place_id: str, kept: Flag) -> None:
+    async def _end(
+        self, sandbox: LiveSandbox, link: Process1Link, place_id: str, kept: Flag, done: asyncio.Task[Done | None]
+    ) -> None:
         """End what was there before a reset. Results that are there and have not arrived are kept."""
         try:
+            await asyncio.wait((done,))
             if not link.active_execs():
                 self._backend.kill(place_id)
             else:
@@ -134,3 +136,12 @@ class Departures:
         sandbox.image = self._backend.resolve_image(sandbox.record.lies_over)
         sandbox.record = sandbox.record.but(moving=None)
         return await self._lifecycle.start(sandbox)
+
+
+async def _done(link: Process1Link) -> Done | None:
+    """What must not happen again; None where its process 1 does not say so soon: it goes in any case."""
+    with suppress(TimeoutError, AviatoError, SandboxGone):
+        async with asyncio.timeout(ANSWER_SECONDS):
+            said = await link.rest()
+            return None if said is None else said.done
+    return None

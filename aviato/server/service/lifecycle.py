@@ -193,7 +193,8 @@ class Lifecycle:
             sandbox.secrets = {}
         assert sandbox.link is not None
         if sandbox.done is not None:
-            sandbox.link.remember(sandbox.done)
+            if (done := await asyncio.shield(sandbox.done)) is not None:
+                sandbox.link.remember(done)
             sandbox.done = None
         if not is_warm and not sandbox.continues_snapshot and sandbox.request.warmup:
             await self._egress.attach(sandbox)

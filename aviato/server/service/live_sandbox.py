@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aviato.exceptions import SandboxError
     from aviato.options import SandboxStatus
     from aviato.server.backends.base import ResolvedImage, SandboxSpec
-    from aviato.server.link.file_calls import Done
+    from aviato.server.link.at_rest import Done
     from aviato.server.link.link import Process1Link
     from aviato.server.service.exec_state import ExecState
     from aviato.server.service.lifecycle import Lifecycle
@@ -61,7 +61,7 @@ class LiveSandbox:
         reset_at: the latest of them, by the monotonic clock.
         began_at: when it began, in seconds since the epoch, where it has moved since.
         host_name: what it calls itself, where that is not its id.
-        done: what happened in the place before and must not happen again, until its process 1 knows that.
+        done: gives what happened in the place before and must not happen again, until its process 1 knows that.
         settled: set with `ENDED`.
         gone: set with `GONE`.
         calls: requests that use it now.
@@ -105,7 +105,7 @@ class LiveSandbox:
     reset_at: float | None = None
     began_at: float | None = None
     host_name: str | None = None
-    done: Done | None = field(default=None, repr=False)
+    done: asyncio.Future[Done | None] | None = field(default=None, repr=False)
     helpers: set[asyncio.Task[Any]] = field(default_factory=set)
 
     @property

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from aviato.server.service.snapshot_requests import SnapshotRequest
 from aviato.system.threads import in_thread
-from aviato.wire.ids import derived_place_id
 
 if TYPE_CHECKING:
     import asyncio
@@ -56,10 +55,7 @@ class Moves:
         # From here on in one turn: whoever has asked for something since the answer is seen, and nobody can before the move.
         if not (_can_move(sandbox) and sandbox.link is link and link.is_quiet):
             return None
-        leaves = sandbox.place_id
-        place_id = derived_place_id(sandbox.sandbox_id, request.snapshot_id)
-        moving = request.to_json(leaves)
-        return self._departures.move(sandbox, place_id, said.done, moving, lambda: self._backend.leave_layer(leaves, new))
+        return self._departures.move(sandbox, said.done, request, new)
 
     def _has_room(self, place_id: str, image_id: str | None) -> bool:
         """Whether its layer can be moved, over so many others. Blocks for a moment."""

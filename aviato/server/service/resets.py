@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from aviato.exceptions import AviatoError, AviatoValidationError
-from aviato.server.link.subscription import SandboxGone
+from aviato.exceptions import AviatoValidationError
 from aviato.server.service.images import check_image
 from aviato.server.service.registry import running
 from aviato.wire.ids import RESET_ID, derived_place_id
@@ -16,16 +13,12 @@ if TYPE_CHECKING:
     from aviato.server.backends.base import Backend
     from aviato.server.callers import Caller
     from aviato.server.images.resolved import ResolvedImage
-    from aviato.server.link.file_calls import Done
-    from aviato.server.link.link import Process1Link
     from aviato.server.service.departures import Departures
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.registry import Registry
     from aviato.server.service.secrets import Secrets
     from aviato.server.service.slots import Slots
     from aviato.wire.sandboxes import ResetSandbox
-
-ANSWER_SECONDS = 1.0
 
 
 class Resets:
@@ -80,12 +73,10 @@ class Resets:
         if not image.is_here:
             image = await self._backend.fetch_image(image)
         secrets = await self._secrets.find(sandbox.request.secrets, request.secret_values)
-        link = None
-        while (now := await running(sandbox)) is not link:  # Another reset may be quicker.
-            link, done = now, await _done(now)
+        await running(sandbox)
         # What waits for a moment may find that another reset was quicker, and the same one, too.
         if not _had(sandbox, place_id):
-            self._departures.reset(sandbox, place_id, done, image, secrets)
+            self._departures.reset(sandbox, place_id, image, secrets)
 
     def _image(self, sandbox: LiveSandbox, to: str | None, caller: Caller) -> ResolvedImage:
         if to is None:
@@ -97,15 +88,6 @@ class Resets:
         if not image.is_snapshot:
             raise AviatoValidationError(f"to: {to!r} is no snapshot", field_violations={"to": "no snapshot"})
         return image
-
-
-async def _done(link: Process1Link) -> Done | None:
-    """What must not happen again; None where its process 1 does not say so soon: it goes in any case."""
-    with suppress(TimeoutError, AviatoError, SandboxGone):
-        async with asyncio.timeout(ANSWER_SECONDS):
-            said = await link.rest()
-            return None if said is None else said.done
-    return None
 
 
 def _had(sandbox: LiveSandbox, place_id: str) -> bool:

@@ -69,7 +69,7 @@ ANOTHER_PLACE = area.defence(
     patches=(
         Patch(
             "server/service/resets.py",
-            "            self._departures.reset(sandbox, place_id, done, image, secrets)\n",
+            "            self._departures.reset(sandbox, place_id, image, secrets)\n",
             "            pass\n",
         ),
     ),
