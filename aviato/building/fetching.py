@@ -12,6 +12,7 @@ from aviato.building.copy_files import Entry, Found, second_name
 from aviato.building.path_patterns import WILD, compiled
 from aviato.building.placing import is_directory
 from aviato.core import files
+from aviato.core.transfer import CHUNK_BYTES, write_all
 from aviato.log import logger
 from aviato.system.threads import in_thread
 from aviato.trees import tar
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from aviato.aio.async_sandbox import AsyncSandbox
     from aviato.core.lifecycle import SandboxHandle
 
-CHUNK_BYTES = 1 << 20
 NOBODY = 65534
 """Whose files are that belong to a user of the machine who is none of the sandbox."""
 
@@ -63,7 +63,7 @@ async def _fetch(handle: SandboxHandle, path: str, copy: str, of_machine: bool) 
         raise from_wire(ErrorBody.model_validate_json(failed.body)) from None
     finally:
         await in_thread(arrival.close)
-        await batches.aclose()  # type: ignore[attr-defined]
+        await batches.aclose()
 
 
 class _Arrival:
@@ -85,13 +85,8 @@ class _Arrival:
             if isinstance(item, tar.Member):
                 self._take(item)
                 continue
+            write_all(self._file.fileno(), [bytes(item)])
             self._position += len(item)
-            if bytes(item).count(0) == len(item):
-                self._file.seek(self._position)  # A file full of zeros takes no place inside, and must not fill the disk here.
-            else:
-                rest = item
-                while rest:
-                    rest = rest[self._file.write(rest) :]
 
     def found(self) -> Found:
         self._reader.finish()

@@ -59,21 +59,18 @@ def command(**flags: Any) -> None:
 
 
 def _serve(settings: ServerSettings) -> None:
-    import gc
+    from aviato.system.imports import lasting_imports
 
-    gc.disable()  # Nothing of what is imported is garbage, now or later.
+    with lasting_imports():
+        import logging
 
-    import logging
+        from aviato.server import login
+        from aviato.server.configured_backend import configured_backend
+        from aviato.server.connections.tls import tls_of
+        from aviato.server.serve import serve
+        from aviato.server.state_dir import StateDirectory, make_directory, state_directory, take_lock
+        from aviato.system import event_loop
 
-    from aviato.server import login
-    from aviato.server.configured_backend import configured_backend
-    from aviato.server.connections.tls import tls_of
-    from aviato.server.serve import serve
-    from aviato.server.state_dir import StateDirectory, make_directory, state_directory, take_lock
-    from aviato.system import event_loop
-
-    gc.freeze()
-    gc.enable()
     if "host" in settings.model_fields_set and settings.port is None:
         given = f"{settings.source('host')} {settings.host}"
         raise click.ClickException(f"{given} says where to listen, but no port is given: give --port N, or AVIATO_PORT")

@@ -26,7 +26,7 @@ from aviato.wire.shared_memory import BYTES_HEADER, LEAST_BYTES, MOST_BYTES, REA
 MAX_PATH_BYTES = 4095
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 
     from aviato.core.lifecycle import SandboxHandle
     from aviato.transport.http import Response
@@ -182,7 +182,7 @@ async def write_chunks(handle: SandboxHandle, path: str, chunks: AsyncIterable[b
         part, offset = following, offset + size
 
 
-async def gathered_chunks(chunks: AsyncIterable[bytes], size_bytes: int) -> AsyncIterator[list[bytes]]:
+async def gathered_chunks(chunks: AsyncIterable[bytes], size_bytes: int) -> AsyncGenerator[list[bytes], None]:
     """The same bytes, so many at a time, or what is left."""
     held: list[bytes] = []
     size = 0

@@ -205,12 +205,12 @@ async def _download_file(handle: SandboxHandle, remote: str, local: str, shown: 
     first: list[bytes] = await anext(batches, [])
     shown.advance(count=sum(map(len, first)))
     file = await _made(begin, discard)
-    writing = asyncio.ensure_future(in_thread(_write_all, file.fileno(), first))
+    writing = asyncio.ensure_future(in_thread(write_all, file.fileno(), first))
     try:
         # The next part arrives while one is written.
         async for batch in batches:
             await writing
-            writing = asyncio.ensure_future(in_thread(_write_all, file.fileno(), batch))
+            writing = asyncio.ensure_future(in_thread(write_all, file.fileno(), batch))
             shown.advance(count=sum(map(len, batch)))
         await writing
         await in_thread(commit)
@@ -220,10 +220,10 @@ async def _download_file(handle: SandboxHandle, remote: str, local: str, shown: 
         discard(file)
         raise
     finally:
-        await batches.aclose()  # type: ignore[attr-defined]
+        await batches.aclose()
 
 
-def _write_all(fd: int, pieces: list[bytes]) -> None:
+def write_all(fd: int, pieces: list[bytes]) -> None:
     """Zeros become a hole: a file full of them takes no place inside, and must not fill the disk here."""
     if all(piece[0] == piece[-1] == 0 and piece.count(0) == len(piece) for piece in pieces if piece):
         os.lseek(fd, sum(map(len, pieces)), os.SEEK_CUR)
@@ -260,7 +260,7 @@ async def _download_tree(
         raise
     finally:
         await in_thread(_run, arrival.abort())
-        await batches.aclose()  # type: ignore[attr-defined]
+        await batches.aclose()
     _tell(arrival.skipped, f"download of {remote!r}")
 
 

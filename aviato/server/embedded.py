@@ -59,22 +59,19 @@ def _detach(directory: str, keep: set[int]) -> None:
 
 
 def _serve(directory: str, lock_fd: int, socket_fd: int) -> None:
-    import gc
+    from aviato.system.imports import lasting_imports
 
-    gc.disable()  # Nothing of what is imported is garbage, now or later, and a client waits.
+    with lasting_imports():  # A client waits.
+        import logging
+        import socket
 
-    import logging
-    import socket
+        from aviato.server.configured_backend import configured_backend
+        from aviato.server.connections.listening import Listeners
+        from aviato.server.serve import serve
+        from aviato.server.settings import load
+        from aviato.server.state_dir import StateDirectory, sign_lock
+        from aviato.system import event_loop
 
-    from aviato.server.configured_backend import configured_backend
-    from aviato.server.connections.listening import Listeners
-    from aviato.server.serve import serve
-    from aviato.server.settings import load
-    from aviato.server.state_dir import StateDirectory, sign_lock
-    from aviato.system import event_loop
-
-    gc.freeze()
-    gc.enable()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
     settings = load({}, os.environ, embedded=True)
     if settings.idle_exit is None:

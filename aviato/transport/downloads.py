@@ -84,7 +84,7 @@ async def download(url: str, path: str) -> Download:
 
 
 async def _fetch(url: str, path: str) -> Download:
-    file = await in_thread(open, path, "wb", buffering=0)
+    file = await in_thread(open, path, "wb")
     try:
         async with _answered(url) as answer:
             size = answer.content_length
@@ -103,9 +103,7 @@ async def _fetch(url: str, path: str) -> Download:
 
 def _write(file: IO[bytes], digest: Any, piece: bytes) -> None:
     digest.update(piece)
-    rest = memoryview(piece)
-    while rest:
-        rest = rest[file.write(rest) :]
+    file.write(piece)
 
 
 @asynccontextmanager
