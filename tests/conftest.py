@@ -14,8 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +35,8 @@ INIT = "AVIATO_INIT"
 """Of all variables of ours the one that the tests are made with: another process 1."""
 SECRETS = {"AVIATO_SECRET_HF_TOKEN": "hf-token-of-the-tests"}
 """What every server of the tests has."""
+ABOVE = len(str(Path(__file__).parent)) + 1
+"""Characters before the paths of `SHORT`."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,21 +63,25 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(4, os.cpu_count() or 1)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> Generator[None, Any, Any]:
+    """Mark rows while all rows of a test are there, also those that `--last-failed` leaves out."""
+    made = yield
+    step = SHORT.get(str(collector.path)[ABOVE:], {}).get(name)
+    if step is not None:
+        for row, item in enumerate(made):
+            if step == 0 or row % step:
+                item.add_marker(pytest.mark.deep)
+    return made
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    seen: Counter[tuple[str, str]] = Counter()
-    above = len(str(Path(__file__).parent)) + 1
-    for item in items:
-        path, name = str(item.path)[above:], getattr(item, "originalname", item.name)
-        step = SHORT.get(path, {}).get(name)
-        if step is not None and (step == 0 or seen[path, name] % step):
-            item.add_marker(pytest.mark.deep)
-        seen[path, name] += 1
     if config.getoption("--long"):
         return
     whole = tuple(config.getoption("--deep-in"))
 
     def is_left_out(item: pytest.Item) -> bool:
-        is_deep = item.get_closest_marker("deep") is not None and not str(item.path)[above:].startswith(whole)
+        is_deep = item.get_closest_marker("deep") is not None and not str(item.path)[ABOVE:].startswith(whole)
         return is_deep or item.get_closest_marker("long") is not None
 
     left_out = [item for item in items if is_left_out(item)]

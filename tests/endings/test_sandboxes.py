@@ -31,8 +31,8 @@ class Place:
         self.second_server = start_server(Path(self.server.state_dir).parent)
 
 
-def first_process(of: str) -> int:
-    """On this machine, the process that is number 1 to a command."""
+def first_process(of: str) -> int | None:
+    """On this machine, the process that is number 1 to a command; None while the command is no `sleep` yet."""
     wanted = f"sleep\0{of}\0".encode()
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -44,7 +44,7 @@ def first_process(of: str) -> int:
             if status["NSpid"].split()[-1] == "1":
                 return int(entry.name)
             entry = Path("/proc") / status["PPid"]
-    raise AssertionError(f"no sleep {of}")
+    return None
 
 
 # -- how it is brought about
@@ -104,7 +104,7 @@ ROWS = {
     "deleted": Row(deleted, "terminated", "stopped", SandboxNotRunningError),
     "lifetime": Row(by_itself, "terminated", "lifetime", SandboxTerminatedError, options={"max_lifetime_seconds": 2}),
     "shutdown": Row(shutdown, "terminated", "shutdown", SandboxTerminatedError, True, settings={"lease": 30}),
-    "orphaned": Row(orphaned, "terminated", "orphaned", SandboxTerminatedError, True, settings={"orphan_timeout": 1}),
+    "orphaned": Row(orphaned, "terminated", "orphaned", SandboxTerminatedError, True, settings={"orphan_timeout": 5}),
 }
 
 
@@ -126,7 +126,8 @@ def test_the_table_of_endings(row: Row, place: Place) -> None:
     running = [sandbox.exec(command) for _ in range(4)]
     for one in running:
         assert next(iter(one.stdout)) == "up\n"
-    place.first_process = first_process(mark)
+    until(lambda: first_process(mark), 20)
+    place.first_process = first_process(mark) or 0
     row.end(sandbox, place)
 
     def check(error: aviato.AviatoError) -> None:

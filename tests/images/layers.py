@@ -150,5 +150,6 @@ def seen(top: Path) -> dict[str, Seen]:
                 inodes.setdefault(status.st_ino, []).append(shown)
             mode = stat.S_IMODE(status.st_mode)
             owner = (status.st_uid, status.st_gid)
-            found[shown] = Seen(kind, mode, owner, int(status.st_mtime), content, attributes, (str(status.st_ino),))
+            mtime = 0 if kind == "whiteout" else int(status.st_mtime)  # A layer's tar does not say when something was removed.
+            found[shown] = Seen(kind, mode, owner, mtime, content, attributes, (str(status.st_ino),))
     return {name: one._replace(names=tuple(sorted(inodes.get(int(one.names[0]), [])))) for name, one in found.items()}
