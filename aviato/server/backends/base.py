@@ -139,6 +139,10 @@ class Backend(ABC):
         """Whether what a sandbox of this image writes is in a layer of its own."""
         return False
 
+    def has_written(self, place_id: str) -> bool:
+        """Whether there may be anything in the layer of a place. Blocks for a moment."""
+        return True
+
     def leaves_layer(self, place_id: str) -> bool:
         """Whether `leave_layer` can be asked for. Blocks for a moment."""
         return False

@@ -89,11 +89,11 @@ class ImageSnapshots:
         self._removal = removal
         self._adopt = adopt
 
-    async def take(self, source: AsyncIterator[bytes] | LeftLayer, new: NewSnapshot, most_layers: int) -> ImageRecord:
+    async def take(self, source: AsyncIterator[bytes] | LeftLayer | None, new: NewSnapshot, most_layers: int) -> ImageRecord:
         """Put a sandbox's layer over those that it lies on.
 
         Args:
-            source: pieces of the layer's tar, or where a dead sandbox has left it.
+            source: pieces of the layer's tar, or where a dead sandbox has left it; None: the image below is all there is.
             new: what comes of it.
             most_layers: that a sandbox can be made of.
 
@@ -103,7 +103,7 @@ class ImageSnapshots:
         """
         base = await in_thread(self._base, new)
         below = () if base is None else base.layers
-        if len(below) + 1 > most_layers:
+        if source is not None and len(below) + 1 > most_layers:
             raise image_error("layers", f"the image below has {len(below)} layers, and {most_layers} can lie over one another")
         lease = self._leases.new()
         try:
@@ -112,6 +112,8 @@ class ImageSnapshots:
             def publish(put: Callable[[], RecordedLayer], diff_id: str) -> ImageRecord:
                 return self._write(put, diff_id, base, new)
 
+            if source is None:
+                return await in_thread(self._write, None, None, base, new)
             if isinstance(source, LeftLayer):
                 assert self._adopt is not None
                 name, adopt = new.recorded.snapshot_id, partial(self._adopt, ids=source.ids)
@@ -155,8 +157,10 @@ class ImageSnapshots:
             raise image_error("image_gone", f"the image {new.image_id} that the sandbox was made of has been removed")
         return record
 
-    def _write(self, put: Callable[[], RecordedLayer], diff_id: str, base: ImageRecord | None, new: NewSnapshot) -> ImageRecord:
-        """Put the layer into its place and write the image down, while nobody removes layers."""
+    def _write(
+        self, put: Callable[[], RecordedLayer] | None, diff_id: str | None, base: ImageRecord | None, new: NewSnapshot
+    ) -> ImageRecord:
+        """Put the layer, if there is one, into its place and write the image down, while nobody removes layers."""
         layers: Sequence[RecordedLayer] = () if base is None else base.layers
         text = json.dumps([new.recorded.snapshot_id, new.image_id, diff_id])
         image_id = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
@@ -170,7 +174,7 @@ class ImageSnapshots:
             record = ImageRecord(
                 image_id=image_id,
                 digests=(image_id,),
-                layers=(*layers, put()),
+                layers=(*layers, *([] if put is None else [put()])),
                 config=(ImageConfig() if base is None else base.config).but(new.settings),
                 architecture=new.architecture if base is None else base.architecture,
                 created_at=now,

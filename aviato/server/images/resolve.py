@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from aviato.server.images.image_index import RecordedSnapshot
     from aviato.server.images.store import ImageStore
-    from aviato.server.images.stored_image import StoredImage
+    from aviato.server.images.stored_image import UnpackedImage
 
 NO_REGISTRY = "this server pulls from no registry"
 ROOT_USERS = ("", "0", "root", "0:0", "root:root", "0:root", "root:0")
@@ -102,12 +102,12 @@ class LocalImages:
         except SandboxImageError as error:
             raise self._with_nearest(error, image.reference) from error
 
-    def _find(self, reference: str | None, kind: str) -> StoredImage | None:
+    def _find(self, reference: str | None, kind: str) -> UnpackedImage | None:
         """An image of the store, for a reference that can mean one."""
         if self.store is None or reference is None or kind not in ("python", "other"):
             return None
         try:
-            return self.store.find(reference)
+            return self.store.unpacked(reference)
         except SandboxImageError as error:
             raise self._with_nearest(error, reference) from None
 
@@ -165,13 +165,13 @@ class LocalImages:
             note = f"{belongs}, not to this server's {os.geteuid()}: {STRANGE}"
         return ResolvedImage(reference=reference, kind="dir", layers=(root,), strange=strange, note=note)
 
-    def _stored(self, reference: str, stored: StoredImage) -> ResolvedImage:
+    def _stored(self, reference: str, stored: UnpackedImage) -> ResolvedImage:
         """An image of the store."""
         if stored.snapshot is not None:
             return self._snapshot(reference, stored, stored.snapshot)
         return self._of_layers(reference, stored)
 
-    def _snapshot(self, reference: str, stored: StoredImage, snapshot: RecordedSnapshot) -> ResolvedImage:
+    def _snapshot(self, reference: str, stored: UnpackedImage, snapshot: RecordedSnapshot) -> ResolvedImage:
         if snapshot.base is None:
             image = self._of_layers(reference, stored)
         else:
@@ -185,7 +185,7 @@ class LocalImages:
             is_snapshot=True,
         )
 
-    def _over(self, below: ResolvedImage, reference: str, stored: StoredImage, interpreter: str | None) -> ResolvedImage:
+    def _over(self, below: ResolvedImage, reference: str, stored: UnpackedImage, interpreter: str | None) -> ResolvedImage:
         """Layers of the store over what is this machine's own."""
         if not below.is_host:
             return replace(below, layers=(*stored.layers, *below.layers))
@@ -193,7 +193,7 @@ class LocalImages:
             raise SandboxImageError(f"image {reference!r} was made with the Python {interpreter}, which has gone")
         return replace(below, above=stored.layers, interpreter=interpreter, note=None)
 
-    def _of_layers(self, reference: str, stored: StoredImage) -> ResolvedImage:
+    def _of_layers(self, reference: str, stored: UnpackedImage) -> ResolvedImage:
         if not 0 < len(stored.layers) <= MOST_LAYERS:
             message = f"image {reference!r} has {len(stored.layers)} layers; a sandbox can be made of 1 to {MOST_LAYERS}"
             raise SandboxImageError(message, reason="layers")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aviato.server.images.image_errors import disk_error, image_error, quoted
 from aviato.server.images.image_exports import ImageExports
@@ -18,7 +18,7 @@ from aviato.server.images.layer_pull import LayerPulls
 from aviato.server.images.layers import ROOT
 from aviato.server.images.oci_reference import id_prefix, parse_oci_reference, parse_own_name
 from aviato.server.images.registry_requests import Patience
-from aviato.server.images.stored_image import StoredImage
+from aviato.server.images.stored_image import StoredImage, UnpackedImage
 from aviato.server.images.unpacked_layer import UnpackLimits
 from aviato.system.threads import in_thread
 
@@ -37,6 +37,8 @@ _Images = list[StoredImage]
 """Within the class `list` is its method."""
 MOST_LAYERS = 160
 """Of one image, as many as a sandbox can lie on."""
+MOST_REMEMBERED = 1024
+"""Images of which it is remembered what sandboxes are made of."""
 FOLDERS = ("layers", "blobs", "images", "uses", "trash", "pulls")
 
 
@@ -84,6 +86,7 @@ class ImageStore:
         except OSError as error:
             raise disk_error(error, str(directory)) from error
         self._index = ImageIndex(directory)
+        self._unpacked: dict[str, tuple[ImageRecord, UnpackedImage]] = {}
         self._uses = ImageUses(directory)
         self._leases = LayerLeases(directory, self._index.alone)
         self._trash = ImageTrash(directory, remove)
@@ -109,9 +112,24 @@ class ImageStore:
         Raises:
             SandboxImageError: the reference is wrong, or means several images.
         """
-        image_id = self._find(reference)
-        record = None if image_id is None else self._index.record(image_id)
-        return None if record is None or is_gone(record) else self._stored(record)
+        record = self._record(reference)
+        return None if record is None else self._stored(record)
+
+    def unpacked(self, reference: str) -> UnpackedImage | None:
+        """The same, as far as a sandbox needs it: cheap enough for each one.
+
+        Raises:
+            SandboxImageError: as of `find`.
+        """
+        record = self._record(reference)
+        if record is None:
+            return None
+        kept = self._unpacked.get(record.image_id)
+        if kept is None or kept[0] is not record:
+            if len(self._unpacked) >= MOST_REMEMBERED:
+                self._unpacked.clear()
+            kept = self._unpacked[record.image_id] = record, UnpackedImage(**self._of_layers(record))
+        return kept[1]
 
     async def pull(
         self, reference: str, *, refresh: bool = False, on_progress: Callable[[Progress], None] | None = None
@@ -202,11 +220,11 @@ class ImageStore:
                 raise self._not_here(reference)
             self._index.name(wanted.name, Name(image_id=record.image_id, digest=record.digests[0]))
 
-    async def snapshot(self, source: AsyncIterator[bytes] | LeftLayer, new: NewSnapshot) -> StoredImage:
+    async def snapshot(self, source: AsyncIterator[bytes] | LeftLayer | None, new: NewSnapshot) -> StoredImage:
         """Make an image of a sandbox's layer.
 
         Args:
-            source: pieces of the layer's tar, or where a dead sandbox has left it: it is moved here.
+            source: pieces of the layer's tar, or where a dead sandbox has left it: it is moved here. None: nothing is in it.
             new: what it is to be.
 
         Raises:
@@ -290,22 +308,33 @@ class ImageStore:
 
     def _stored(self, record: ImageRecord) -> StoredImage:
         names = (name for name, meant in self._index.names().items() if meant.image_id == record.image_id)
-        uppermost_first = dict.fromkeys(layer.key for layer in reversed(record.layers))
-        # A layer that is there twice acts where it is uppermost; overlayfs takes no directory twice.
         sizes = {layer.key: layer.size_bytes for layer in record.layers}
         return StoredImage(
-            image_id=record.image_id,
+            **self._of_layers(record),
             names=tuple(names),
-            layers=tuple(str(self._directory / "layers" / key / ROOT) for key in uppermost_first),
-            config=record.config,
             architecture=record.architecture,
             size_bytes=sum(sizes.values()),
             created_at=record.created_at,
             pulled_at=record.pulled_at,
             used_at=self._removal.used_at(record),
             pinned=record.pinned,
-            snapshot=record.snapshot,
         )
+
+    def _of_layers(self, record: ImageRecord) -> dict[str, Any]:
+        # A layer that is there twice acts where it is uppermost; overlayfs takes no directory twice.
+        uppermost_first = dict.fromkeys(layer.key for layer in reversed(record.layers))
+        return {
+            "image_id": record.image_id,
+            "layers": tuple(str(self._directory / "layers" / key / ROOT) for key in uppermost_first),
+            "config": record.config,
+            "snapshot": record.snapshot,
+        }
+
+    def _record(self, reference: str) -> ImageRecord | None:
+        """Of an image that may be named."""
+        image_id = self._find(reference)
+        record = None if image_id is None else self._index.record(image_id)
+        return None if record is None or is_gone(record) else record
 
     def _find(self, reference: str) -> str | None:
         """The id of an image."""

@@ -11,34 +11,43 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredImage:
-    """An image that is here whole.
+class UnpackedImage:
+    """What sandboxes are made of.
 
     Attributes:
         image_id: `sha256:HEX` of its configuration.
-        names: normalised references that mean it here.
         layers: absolute paths of its layers' directories, the uppermost first; each is there once.
         config: what it says of commands.
+        snapshot: of an image that is one.
+    """
+
+    image_id: str
+    layers: tuple[str, ...]
+    config: ImageConfig
+    snapshot: RecordedSnapshot | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredImage(UnpackedImage):
+    """An image that is here whole.
+
+    Attributes:
+        names: normalised references that mean it here.
         architecture: as OCI names it, such as `amd64`.
         size_bytes: of all its layers, unpacked.
         created_at: in seconds since the epoch, as the image says.
         pulled_at: in seconds since the epoch.
         used_at: when a sandbox last began or ended with it, or when it was pulled.
         pinned: it stays, whatever is pruned.
-        snapshot: of an image that is one.
     """
 
-    image_id: str
     names: tuple[str, ...]
-    layers: tuple[str, ...]
-    config: ImageConfig
     architecture: str
     size_bytes: int
     created_at: float | None
     pulled_at: float
     used_at: float
     pinned: bool
-    snapshot: RecordedSnapshot | None = None
 
 
 @dataclass(frozen=True)

@@ -177,6 +177,8 @@ class Snapshots:
             self._check_layers(sandbox_id, link, image)
             new = asked.new(image_id, image)
             try:
+                if image_id is not None and not await in_thread(self._backend.has_written, sandbox.place_id):
+                    return _info(await store.snapshot(None, new))
                 moving = await self._moves.begin(sandbox, link, asked, new)
                 if moving is not None:
                     return _info(await asyncio.shield(moving))

@@ -324,6 +324,10 @@ class LocalBackend(Backend):
         """Take a tree away, also of users that its sandboxes have."""
         await in_thread(self._directories.remove_tree, tree)
 
+    def has_written(self, place_id: str) -> bool:
+        """See `Backend`."""
+        return not self._directories.has_empty_layer(place_id)
+
     def leaves_layer(self, place_id: str) -> bool:
         """See `Backend`."""
         try:
@@ -391,7 +395,7 @@ class LocalBackend(Backend):
             image = await self.fetch_image(image)
             assert self._images.store is not None and image.image_id is not None
             try:
-                await in_thread(self._images.store.use, image.image_id, spec.sandbox_id, place)
+                self._images.store.use(image.image_id, spec.sandbox_id, place)  # As quick as what is put on record of it.
                 return replace(spec, image=image)
             except SandboxImageError as error:
                 if error.reason != "image_gone" or image.is_snapshot:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import struct
 import time
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 SO_PEERPIDFD = 77
 STARTING_SECONDS = 5.0
+OF_OVERLAYS = frozenset(f"user.overlay.{name}" for name in ("uuid", "origin", "impure"))
+"""Attributes that the kernel gives a layer by itself, by which nothing is seen."""
 
 
 class Directories:
@@ -72,6 +75,18 @@ class Directories:
             found = os.stat(self.path(sandbox_id))
             return found.st_gid if os.geteuid() == 0 else found.st_uid
         return -1
+
+    def has_empty_layer(self, sandbox_id: str) -> bool:
+        """Whether nobody has written, removed or changed anything in its root, the root itself included."""
+        upper, owner = f"{self.path(sandbox_id)}/upper", self.owner(sandbox_id)
+        try:
+            found = os.lstat(upper)
+            as_made = 0o755, owner, owner if os.geteuid() == 0 else os.getegid()
+            with os.scandir(upper) as entries:
+                is_empty = next(entries, None) is None and OF_OVERLAYS.issuperset(os.listxattr(upper))
+        except OSError:
+            return False
+        return is_empty and (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) == as_made
 
     def connect(self, sandbox_id: str, name: str = "s", kind: int = socket.SOCK_STREAM) -> socket.socket | None:
         """A connection to the sandbox's process 1; None if there is none any more.
