@@ -153,7 +153,7 @@ class LocalBackend(Backend):
         self._zygote: Zygote | None = None
         self._starting = asyncio.Lock()
         self._held: dict[str, _Held] = {}
-        self._left = LeftPlaces(self._directories, lambda uid: self._uids.give_back(uid))
+        self._left = LeftPlaces(self._directories, self._forget_left)
         self._affinity = Affinity()
         self._refusals = 0
         self._destroying: dict[str, asyncio.Task[None]] = {}
@@ -412,8 +412,9 @@ class LocalBackend(Backend):
         zygote = await self._live_zygote()
         self._share_processors(zygote)
         below = await self._made_below(spec)
-        place = self._left.take(below, zygote) if below is not None and self._lends(spec) else None
+        place = self._left.take(_lower(spec.image, below), zygote) if self._lends(spec) else None
         if place is not None:
+            self._release(place.lent.image_id, place.sandbox_id)
             try:
                 link = await self._create(spec, zygote, below, place)
                 self._refusals = 0
@@ -438,8 +439,8 @@ class LocalBackend(Backend):
         try:
             with theirs, _content(spec) as content:
                 held.asked = zygote.ask(request, theirs, content)
-            if below is not None and usual is not None and usual.lends:
-                held.lent = Lent(zygote, zygote.number, below)
+            if usual is not None and usual.lends:
+                held.lent = Lent(zygote, zygote.number, _lower(spec.image, below), spec.image.image_id)
             held.link = await Process1Link.connect(spec.sandbox_id, ours, self._configured(spec))
             _, held.pidfd = await asyncio.shield(held.asked)
             held.asked = None  # The number may mean something else once it was closed.
@@ -629,7 +630,7 @@ class LocalBackend(Backend):
             copies=None if self._layered else below,
             upper_in_memory=self._upper_in_memory,
             merged=merged,
-            lends=below is not None and self._lends(spec),
+            lends=self._lends(spec),
             root=self._root,
             ids=self.ids_each,
             mounted=tuple((file.path, len(file.content)) for file in spec.mounted_files),
@@ -643,7 +644,7 @@ class LocalBackend(Backend):
 
     def _lends(self, spec: SandboxSpec) -> bool:
         """Whether another sandbox may have its place, and it that of another."""
-        if not self._layered or self._refusals >= MOST_REFUSALS or spec.image.above:
+        if not (self._layered and spec.image.is_host) or self._refusals >= MOST_REFUSALS:
             return False
         return not (spec.mounted_files or _has_ports(spec) or groups_of(spec.requests, spec.limits, self._facts))
 
@@ -752,7 +753,7 @@ class LocalBackend(Backend):
         held = await self._held_of(sandbox_id)
         await self._end(sandbox_id, held)
         await self._kill_rest(held.uid)
-        if not await self._left.bury(self._zygote, [(sandbox_id, held.uid, held.lent)]):
+        if not await self._bury({sandbox_id: held}):
             await asyncio.to_thread(self._remove_place, sandbox_id, held)
             self._uids.give_back(held.uid)
         self._forget(sandbox_id)
@@ -788,7 +789,7 @@ class LocalBackend(Backend):
         """Take away the places of sandboxes whose process 1 was killed; what resists stays held."""
         try:
             dead = killed if _are_dead(killed.values()) else await asyncio.to_thread(_await_deaths, killed)
-            left = await self._left.bury(self._zygote, [(one, held.uid, held.lent) for one, held in dead.items()])
+            left = await self._bury(dead)
             gone = {sandbox_id: held for sandbox_id, held in dead.items() if sandbox_id not in left}
             removed = await asyncio.to_thread(self._remove_places, gone) if gone else []
             for sandbox_id in (*left, *removed):
@@ -803,10 +804,28 @@ class LocalBackend(Backend):
             for sandbox_id in killed:
                 del self._destroying[sandbox_id]
 
+    async def _bury(self, dead: Mapping[str, _Held]) -> list[str]:
+        """Keep the places of those of the dead that others can have; whose those are."""
+        for sandbox_id, held in dead.items():
+            if held.lent is not None and held.lent.image_id is not None and self._images.store is not None:
+                try:  # It counts where the directory comes next.
+                    self._images.store.use(held.lent.image_id, sandbox_id, self._directories.left_path(sandbox_id))
+                except SandboxImageError:  # Somebody has removed it by force.
+                    held.lent = None
+        return await self._left.bury(self._zygote, [(one, held.uid, held.lent) for one, held in dead.items()])
+
+    def _forget_left(self, place: LeftPlace) -> None:
+        """A place that was left has gone."""
+        self._uids.give_back(place.uid)
+        self._release(place.lent.image_id, place.sandbox_id)
+
+    def _release(self, image_id: str | None, sandbox_id: str) -> None:
+        if image_id is not None and self._images.store is not None:
+            self._images.store.release(image_id, sandbox_id)
+
     def _remove_place(self, sandbox_id: str, held: _Held) -> None:
         self._directories.remove(sandbox_id, grouped=held.grouped)
-        if held.image_id is not None and self._images.store is not None:
-            self._images.store.release(held.image_id, sandbox_id)
+        self._release(held.image_id, sandbox_id)
 
     def _remove_places(self, dead: Mapping[str, _Held]) -> list[str]:
         """Take away the places of sandboxes that are dead; returns those that are gone."""
@@ -839,6 +858,11 @@ class LocalBackend(Backend):
 
 def _host_name(spec: SandboxSpec) -> str:
     return spec.host_name or spec.sandbox_id
+
+
+def _lower(image: ResolvedImage, below: str | None) -> str:
+    """What tells the directories below a writable layer from others."""
+    return "\n".join([*image.above, below or ""])
 
 
 def _has_ports(spec: SandboxSpec) -> bool:
