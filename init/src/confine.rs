@@ -238,18 +238,9 @@ impl Confinement {
             b"links" => pairs(given, |path, target| sys::make_link(text(Some(target))?, AT_FDCWD, path)),
             b"unlink" => each(given, |path| sys::unlink(AT_FDCWD, path)),
             b"files" => pairs(given, |path, content| create(path, text(Some(content))?)),
-            b"own_files" => pairs(given, |path, content| {
-                match sys::unlink(AT_FDCWD, path).and_then(|()| create(path, text(Some(content))?)) {
-                    Err(error) if sys::number_of(&error) == sys::ENOENT => create(path, text(Some(content))?),
-                    result => result,
-                }
-                .or_else(|error| {
-                    if OF_THE_IMAGE.contains(&sys::number_of(&error)) {
-                        Ok(())
-                    } else {
-                        Err(error)
-                    }
-                })
+            b"own_links" => pairs(given, |path, target| match own_link(path, text(Some(target))?) {
+                Err(error) if OF_THE_IMAGE.contains(&sys::number_of(&error)) => Ok(()),
+                result => result,
             }),
             b"put" => self.put_all(given),
             b"put_directory" => {
@@ -677,6 +668,17 @@ fn make_directory(path: &[u8], mode: u32) -> io::Result<()> {
         Err(error) if sys::number_of(&error) == sys::EEXIST => Ok(()),
         Ok(()) if mode & !0o777 != 0 => sys::set_mode_at(path, mode),
         result => result,
+    }
+}
+
+/// Has a link there, in place of anything else of that name that is no directory.
+fn own_link(path: &[u8], target: &[u8]) -> io::Result<()> {
+    if sys::read_link(AT_FDCWD, path).map_or(false, |found| found == target) {
+        return Ok(());
+    }
+    match sys::unlink(AT_FDCWD, path) {
+        Err(error) if sys::number_of(&error) != sys::ENOENT => return Err(error),
+        _ => sys::make_link(target, AT_FDCWD, path),
     }
 }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from aviato.server.images.file_locks import try_to_hold
 from aviato.server.images.layers import read_layer_size
+from aviato.server.images.starting_layers import key_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,6 +78,7 @@ class ImageRemoval:
         records = [*self._index.records()]
         for record in records:
             needed.update(layer.key for layer in record.layers)
+            needed.add(key_of(record))
         if len(records) < len(self._index.ids()):
             return 0  # A record cannot be read, so nobody knows which layers its image has.
         freed = 0

@@ -13,18 +13,19 @@ from aviato.server.images.image_config import ImageConfig, ImageSettings
 from aviato.server.images.image_errors import image_error
 from aviato.server.images.image_index import ImageRecord, Name
 from aviato.server.images.oci_reference import parse_oci_reference
+from aviato.server.images.unpacked_layer import LeftLayer
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
-    from pathlib import Path
 
     from aviato.server.images.image_index import ImageIndex, RecordedLayer, RecordedSnapshot
     from aviato.server.images.image_removal import ImageRemoval
     from aviato.server.images.image_uses import ImageUses
     from aviato.server.images.layer_leases import LayerLeases
     from aviato.server.images.layer_pull import LayerPulls
-    from aviato.server.images.unpacked_layer import Adopt, HostIds
+    from aviato.server.images.starting_layers import StartingLayers
+    from aviato.server.images.unpacked_layer import Adopt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,19 +49,6 @@ class NewSnapshot:
     settings: ImageSettings = field(default_factory=ImageSettings)
 
 
-@dataclass(frozen=True)
-class LeftLayer:
-    """The writable layer of a sandbox that is dead, on the file system of the store.
-
-    Attributes:
-        path: its directory.
-        ids: that its files have, where the store has others.
-    """
-
-    path: Path
-    ids: HostIds | None
-
-
 class ImageSnapshots:
     """The snapshots of one store.
 
@@ -70,6 +58,7 @@ class ImageSnapshots:
         leases: what its layers are kept by.
         layers: puts them in.
         removal: takes images away.
+        starting: those with which sandboxes of its images begin.
         adopt: makes a layer of a directory where it lies; None: there are no such ones.
     """
 
@@ -80,6 +69,7 @@ class ImageSnapshots:
         leases: LayerLeases,
         layers: LayerPulls,
         removal: ImageRemoval,
+        starting: StartingLayers,
         adopt: Adopt | None,
     ) -> None:
         self._index = index
@@ -87,6 +77,7 @@ class ImageSnapshots:
         self._leases = leases
         self._layers = layers
         self._removal = removal
+        self._starting = starting
         self._adopt = adopt
 
     async def take(self, source: AsyncIterator[bytes] | LeftLayer | None, new: NewSnapshot, most_layers: int) -> ImageRecord:
@@ -102,7 +93,7 @@ class ImageSnapshots:
             OSError: the disk fails.
         """
         base = await in_thread(self._base, new)
-        below = () if base is None else base.layers
+        below = () if base is None else await in_thread(self._below, base)
         if source is not None and len(below) + 1 > most_layers:
             raise image_error("layers", f"the image below has {len(below)} layers, and {most_layers} can lie over one another")
         lease = self._leases.new()
@@ -110,10 +101,10 @@ class ImageSnapshots:
             await in_thread(lease.take, {layer.key for layer in below})
 
             def publish(put: Callable[[], RecordedLayer], diff_id: str) -> ImageRecord:
-                return self._write(put, diff_id, base, new)
+                return self._write(put, diff_id, base, below, new)
 
             if source is None:
-                return await in_thread(self._write, None, None, base, new)
+                return await in_thread(self._write, None, None, base, below, new)
             if isinstance(source, LeftLayer):
                 assert self._adopt is not None
                 name, adopt = new.recorded.snapshot_id, partial(self._adopt, ids=source.ids)
@@ -157,11 +148,19 @@ class ImageSnapshots:
             raise image_error("image_gone", f"the image {new.image_id} that the sandbox was made of has been removed")
         return record
 
+    def _below(self, base: ImageRecord) -> Sequence[RecordedLayer]:
+        starting = self._starting.find(base)
+        return base.layers if starting is None else (*base.layers, starting)
+
     def _write(
-        self, put: Callable[[], RecordedLayer] | None, diff_id: str | None, base: ImageRecord | None, new: NewSnapshot
+        self,
+        put: Callable[[], RecordedLayer] | None,
+        diff_id: str | None,
+        base: ImageRecord | None,
+        below: Sequence[RecordedLayer],
+        new: NewSnapshot,
     ) -> ImageRecord:
         """Put the layer, if there is one, into its place and write the image down, while nobody removes layers."""
-        layers: Sequence[RecordedLayer] = () if base is None else base.layers
         text = json.dumps([new.recorded.snapshot_id, new.image_id, diff_id])
         image_id = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
         recorded = new.recorded
@@ -174,7 +173,7 @@ class ImageSnapshots:
             record = ImageRecord(
                 image_id=image_id,
                 digests=(image_id,),
-                layers=(*layers, *([] if put is None else [put()])),
+                layers=(*below, *([] if put is None else [put()])),
                 config=(ImageConfig() if base is None else base.config).but(new.settings),
                 architecture=new.architecture if base is None else base.architecture,
                 created_at=now,

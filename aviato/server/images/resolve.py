@@ -201,7 +201,13 @@ class LocalImages:
         if not self.has_users and (user := stored.config.user or "") not in ROOT_USERS:
             note = f"image {reference!r} is made for the user {user!r}; its commands run as root here"
         return ResolvedImage(
-            reference=reference, kind="oci", note=note, layers=stored.layers, image_id=stored.image_id, config=stored.config
+            reference=reference,
+            kind="oci",
+            note=note,
+            layers=stored.layers,
+            image_id=stored.image_id,
+            config=stored.config,
+            lacks_start=stored.lacks_start,
         )
 
     def _nearest(self, reference: str | None) -> str:

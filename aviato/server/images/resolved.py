@@ -23,6 +23,7 @@ class ResolvedImage:
             sandbox begins with such ones of its own in their place, which what is in those is seen through.
         interpreter: the host Python that `python` means in a `host` sandbox.
         image_id: of an image that the store has.
+        lacks_start: such an image can have a starting layer, and has none.
         owner: of a snapshot, the tenant who has it; None: whoever may use this server.
         is_snapshot: it was made of a sandbox here.
         config: what such an image says of its commands.
@@ -37,6 +38,7 @@ class ResolvedImage:
     interpreter: str | None = None
     image_id: str | None = None
     config: ImageConfig | None = None
+    lacks_start: bool = False
     owner: str | None = None
     is_snapshot: bool = False
 

@@ -18,6 +18,7 @@ from aviato.server.images.layer_pull import LayerPulls
 from aviato.server.images.layers import ROOT
 from aviato.server.images.oci_reference import id_prefix, parse_oci_reference, parse_own_name
 from aviato.server.images.registry_requests import Patience
+from aviato.server.images.starting_layers import StartingLayers
 from aviato.server.images.stored_image import StoredImage, UnpackedImage
 from aviato.server.images.unpacked_layer import UnpackLimits
 from aviato.system.threads import in_thread
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aviato.server.images.image_index import ImageRecord
-    from aviato.server.images.image_snapshots import LeftLayer, NewSnapshot
+    from aviato.server.images.image_snapshots import NewSnapshot
     from aviato.server.images.packing import Pack
     from aviato.server.images.stored_image import Progress
-    from aviato.server.images.unpacked_layer import Adopt, Unpack
+    from aviato.server.images.unpacked_layer import Adopt, LeftLayer, Unpack
 
 _Names = list[str]
 _Images = list[StoredImage]
@@ -94,7 +95,8 @@ class ImageStore:
         limits, patience = limits or UnpackLimits(), patience or Patience()
         self.exports = None if pack is None else ImageExports(directory, self._index, self._leases, self.find, pack, patience)
         layers = LayerPulls(directory, self._trash, unpack, limits, patience)
-        self._snapshots = ImageSnapshots(self._index, self._uses, self._leases, layers, self._removal, adopt)
+        self._starting = StartingLayers(directory, self._index, layers, adopt, MOST_LAYERS)
+        self._snapshots = ImageSnapshots(self._index, self._uses, self._leases, layers, self._removal, self._starting, adopt)
         self._pulls = ImagePulls(
             directory,
             self._index,
@@ -125,7 +127,7 @@ class ImageStore:
         if record is None:
             return None
         kept = self._unpacked.get(record.image_id)
-        if kept is None or kept[0] is not record:
+        if kept is None or kept[0] is not record or kept[1].lacks_start:
             if len(self._unpacked) >= MOST_REMEMBERED:
                 self._unpacked.clear()
             kept = self._unpacked[record.image_id] = record, UnpackedImage(**self._of_layers(record))
@@ -302,6 +304,14 @@ class ImageStore:
             self._uses.drop(image_id, sandbox_id)
             raise image_error("image_gone", f"the image {image_id} has just been removed; pull it again")
 
+    async def put_start(self, image_id: str, left: LeftLayer) -> None:
+        """Make the starting layer of an image, see `StartingLayers.put`.
+
+        Raises:
+            SandboxImageError, OSError: it cannot be made.
+        """
+        await self._starting.put(image_id, left)
+
     def release(self, image_id: str, sandbox_id: str) -> None:
         """Say that a sandbox has an image no more."""
         self._uses.drop(image_id, sandbox_id)
@@ -321,12 +331,15 @@ class ImageStore:
         )
 
     def _of_layers(self, record: ImageRecord) -> dict[str, Any]:
+        starting = self._starting.find(record)
+        layers = record.layers if starting is None else (*record.layers, starting)
         # A layer that is there twice acts where it is uppermost; overlayfs takes no directory twice.
-        uppermost_first = dict.fromkeys(layer.key for layer in reversed(record.layers))
+        uppermost_first = dict.fromkeys(layer.key for layer in reversed(layers))
         return {
             "image_id": record.image_id,
             "layers": tuple(str(self._directory / "layers" / key / ROOT) for key in uppermost_first),
             "config": record.config,
+            "lacks_start": starting is None and self._starting.can_be(record),
             "snapshot": record.snapshot,
         }
 

@@ -18,12 +18,14 @@ class UnpackedImage:
         image_id: `sha256:HEX` of its configuration.
         layers: absolute paths of its layers' directories, the uppermost first; each is there once.
         config: what it says of commands.
+        lacks_start: it can have a starting layer, and has none.
         snapshot: of an image that is one.
     """
 
     image_id: str
     layers: tuple[str, ...]
     config: ImageConfig
+    lacks_start: bool = False
     snapshot: RecordedSnapshot | None = None
 
 

@@ -56,6 +56,19 @@ class HostIds:
     count: int
 
 
+@dataclass(frozen=True)
+class LeftLayer:
+    """The writable layer of a sandbox that is dead, on the file system of the store.
+
+    Attributes:
+        path: its directory.
+        ids: that its files have, where the store has others.
+    """
+
+    path: Path
+    ids: HostIds | None
+
+
 class Adopt(Protocol):
     """Makes a layer of a directory that was a sandbox's own, where it lies."""
 

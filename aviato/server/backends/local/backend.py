@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from aviato.exceptions import AviatoValidationError, SandboxImageError, SandboxUnavailableError
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxImageError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
 from aviato.server.backends.local import (
     binary,
@@ -42,13 +42,12 @@ from aviato.server.backends.local.remembered import Remembered
 from aviato.server.backends.local.room import room, too_much
 from aviato.server.backends.local.uids import UidPool, available
 from aviato.server.backends.local.zygote import Zygote
-from aviato.server.images.image_snapshots import LeftLayer
 from aviato.server.images.interpreters import find_interpreters
 from aviato.server.images.packages import Packages
 from aviato.server.images.packing import Packing
 from aviato.server.images.resolve import LocalImages
 from aviato.server.images.store import ImageStore
-from aviato.server.images.unpacked_layer import HostIds
+from aviato.server.images.unpacked_layer import HostIds, LeftLayer
 from aviato.server.images.unpacking import Unpacking
 from aviato.server.link.descriptor_channel import DescriptorChannel
 from aviato.server.link.link import Configuration, Process1Link, SandboxGone
@@ -152,6 +151,10 @@ class LocalBackend(Backend):
         self._modern = facts.kernel() >= (5, 12)
         self._zygote: Zygote | None = None
         self._starting = asyncio.Lock()
+        self._starts: dict[str, asyncio.Task[None]] = {}
+        """Starting layers of images that are being made."""
+        self._without_start: set[str] = set()
+        """Images for which that failed."""
         self._held: dict[str, _Held] = {}
         self._left = LeftPlaces(self._directories, self._forget_left)
         self._affinity = Affinity()
@@ -274,6 +277,7 @@ class LocalBackend(Backend):
             if held.pidfd is not None:
                 os.close(held.pidfd)
         self._held.clear()
+        await asyncio.gather(*self._starts.values(), return_exceptions=True)
         await self._left.close()
         await self._base_roots.close()
         if self._zygote is not None:
@@ -341,10 +345,39 @@ class LocalBackend(Backend):
         """See `Backend`."""
         assert self._images.store is not None
         held = await self._held_of(place_id)
+        return await self._images.store.snapshot(await self._left_layer(place_id, held), new)
+
+    async def _left_layer(self, place_id: str, held: _Held) -> LeftLayer:
+        """The layer of a place, once all that runs in it is dead."""
         await self._end(place_id, held)
         # Root's sandboxes have other ids each; an ordinary user's have those of the store.
         ids = HostIds(held.uid, self.ids_each) if self._root else None
-        return await self._images.store.snapshot(LeftLayer(Path(self._directories.path(place_id), "upper"), ids), new)
+        return LeftLayer(Path(self._directories.path(place_id), "upper"), ids)
+
+    async def _with_start(self, image: ResolvedImage) -> ResolvedImage:
+        """The same over its starting layer, which is made of a sandbox that nobody is in."""
+        assert self._images.store is not None and image.image_id is not None
+        task = self._starts.get(image.image_id)
+        if task is None:
+            task = self._starts[image.image_id] = asyncio.create_task(self._make_start(image))
+            task.add_done_callback(lambda _: self._starts.pop(str(image.image_id), None))
+        await asyncio.wait((task,))
+        found = await in_thread(self._images.store.unpacked, image.image_id)
+        return image if found is None else replace(image, layers=found.layers, lacks_start=False)
+
+    async def _make_start(self, image: ResolvedImage) -> None:
+        assert self._images.store is not None and image.image_id is not None
+        spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=image)
+        try:
+            try:
+                await self._create(spec, await self._live_zygote(), None, None)
+                left = await self._left_layer(spec.sandbox_id, self._held[spec.sandbox_id])
+                await self._images.store.put_start(image.image_id, left)
+            finally:
+                await self.destroy(spec.sandbox_id)
+        except (AviatoError, OSError) as error:  # Its sandboxes have all of it in their own layers.
+            self._without_start.add(image.image_id)
+            log.warning("image %s cannot have a starting layer: %s", image.reference, error)
 
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
         """See `Backend`."""
@@ -396,6 +429,8 @@ class LocalBackend(Backend):
             assert self._images.store is not None and image.image_id is not None
             try:
                 self._images.store.use(image.image_id, spec.sandbox_id, place)  # As quick as what is put on record of it.
+                if image.lacks_start and self._layered and image.image_id not in self._without_start:
+                    image = await self._with_start(image)
                 return replace(spec, image=image)
             except SandboxImageError as error:
                 if error.reason != "image_gone" or image.is_snapshot:
@@ -644,7 +679,8 @@ class LocalBackend(Backend):
 
     def _lends(self, spec: SandboxSpec) -> bool:
         """Whether another sandbox may have its place, and it that of another."""
-        if not (self._layered and spec.image.is_host) or self._refusals >= MOST_REFUSALS:
+        has_start = spec.image.is_host or spec.image.image_id is not None
+        if not (self._layered and has_start) or self._refusals >= MOST_REFUSALS:
             return False
         return not (spec.mounted_files or _has_ports(spec) or groups_of(spec.requests, spec.limits, self._facts))
 
@@ -862,7 +898,7 @@ def _host_name(spec: SandboxSpec) -> str:
 
 def _lower(image: ResolvedImage, below: str | None) -> str:
     """What tells the directories below a writable layer from others."""
-    return "\n".join([*image.above, below or ""])
+    return "\n".join([*image.layers, *image.above, below or ""])
 
 
 def _has_ports(spec: SandboxSpec) -> bool:

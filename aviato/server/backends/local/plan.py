@@ -18,6 +18,7 @@ from aviato.server.backends.local.host_tree import (
     DEVICE_NUMBERS,
     HOSTS,
     LINKS_DIRECTORY,
+    RUN,
     base_root,
     hosts,
     links_to_copies,
@@ -68,6 +69,8 @@ PACKAGES = "packages"
 """The name of their mount until it is put in."""
 MOUNTED_DIRECTORY = "mounted"
 HOSTS_FILE = "/etc/hosts"
+OWN_NAMES = {HOSTS_FILE: HOSTS, "/etc/hostname": f"{RUN}/hostname"}
+"""Of a sandbox of an image, what is its own in /etc: links, so that all its sandboxes can have the same ones."""
 ROOT = "root"
 """The writable root of a sandbox that has no layers."""
 
@@ -345,9 +348,15 @@ def _has_copies(options: PlanOptions) -> bool:
     return not options.layers and options.base_root is None and options.copies is not None
 
 
-def _has_own_hosts(options: PlanOptions) -> bool:
-    """Whether /etc/hosts is the base root's link to a file of the sandbox's own."""
-    return not options.layers and options.base_root is not None
+def _own_names(options: PlanOptions) -> dict[str, str]:
+    """What of /etc are links to files of the sandbox's own, with these."""
+    if options.layers:
+        return OWN_NAMES
+    return {HOSTS_FILE: HOSTS} if options.base_root is not None else {}
+
+
+def _content_of(target: str, options: PlanOptions) -> str:
+    return hosts(options.host_name) if target == HOSTS else f"{options.host_name}\n"
 
 
 def _host_tree(options: PlanOptions) -> list[Step]:
@@ -384,19 +393,20 @@ def _image_tree(options: PlanOptions) -> list[Step]:
     names = (options.working_dir or "").strip("/").split("/")
     above = [f"/{'/'.join(names[:count])}" for count in range(1, len(names) + 1) if names != [""]]
     directories += [(path, 0o755) for path in above if path not in dict(directories)]
-    own = ((HOSTS_FILE, hosts(options.host_name)), ("/etc/hostname", f"{options.host_name}\n"))
     return [
         *_mount_points(options),
         Step("directories", (tuple(directories),), "what every sandbox has, where the image lacks it"),
-        Step("own_files", (own,), "its own names, in place of those of the machine that made the image"),
+        Step("own_links", (tuple(OWN_NAMES.items()),), "to its own names, in place of the names of who made the image"),
     ]
 
 
 def _mount_points(options: PlanOptions) -> list[Step]:
     """Where something will be mounted once /proc is there, whose links lead to all that this process has open."""
     paths = ["/proc", "/dev", "/run"]
-    if options.seen is not None:
-        paths += ["/sys"] if options.layers else ["/sys", "/sys/fs", seen.GROUPS]
+    if options.layers:
+        paths += ["/sys"]
+    elif options.seen is not None:
+        paths += ["/sys", "/sys/fs", seen.GROUPS]
     if not options.layers:
         paths += [target for target, _ in _shared_targets(options)]
     above = {str(one) for path in paths for one in (PurePosixPath(path), *PurePosixPath(path).parents)} - {"/"}
@@ -415,8 +425,8 @@ def _kernel_trees(options: PlanOptions) -> list[Step]:
         Step("tmpfs", ("/dev/shm", options.shared_bytes, 0o1777), "shared memory"),
         Step("tmpfs", ("/run", bounds.RUN_BYTES, 0o755), "run time files"),
         *(
-            [Step("files", (((HOSTS, hosts(options.host_name)),),), "of /etc, the one that is its own")]
-            if _has_own_hosts(options)
+            [Step("files", (tuple((path, _content_of(path, options)) for path in own),), "of /etc, what is its own")]
+            if (own := tuple(_own_names(options).values()))
             else []
         ),
         Step("no_more_namespaces", (), "1 into max_user_namespaces: the next user namespace is the last"),
@@ -555,13 +565,9 @@ def _mounted(options: PlanOptions) -> list[Step]:
     if not options.mounted:
         return []
     paths = tuple(path for path, _ in options.mounted)
-    instead = _has_own_hosts(options) and HOSTS_FILE in paths
+    instead = tuple(path for path in paths if path in _own_names(options))
     return [
-        *(
-            [Step("unlink", ((HOSTS_FILE,),), "a link to the sandbox's own, in whose place the caller's goes")]
-            if instead
-            else []
-        ),
+        *([Step("unlink", (instead,), "links to the sandbox's own, in whose place the caller's go")] if instead else []),
         Step("put_mounted", (paths,), "the caller's read-only files; the directories above them cannot be renamed"),
     ]
 

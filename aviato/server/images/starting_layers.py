@@ -1,0 +1,89 @@
+"""Starting layers: the names that every sandbox of an image begins with, made once for each image.
+
+A sandbox needs directories to mount on and a few names of its own, which most images lack. In its own layer they would cost the
+disk's file system as much as several system calls each, and nobody else could have that layer afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aviato.server.images.image_errors import image_error
+from aviato.server.images.image_index import RecordedLayer
+from aviato.server.images.layers import read_layer
+from aviato.system.threads import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from aviato.server.images.image_index import ImageIndex, ImageRecord
+    from aviato.server.images.layer_pull import LayerPulls
+    from aviato.server.images.unpacked_layer import Adopt, LeftLayer
+
+FORM = "1"
+"""Of what is in one: servers of another form make their own."""
+
+
+class StartingLayers:
+    """Those of one store. They stay as long as their images.
+
+    Args:
+        directory: of the store.
+        index: its images.
+        layers: puts them in.
+        adopt: makes a layer of a directory where it lies; None: there are none.
+        most_layers: that a sandbox can lie on.
+    """
+
+    def __init__(self, directory: Path, index: ImageIndex, layers: LayerPulls, adopt: Adopt | None, most_layers: int) -> None:
+        self._directory = directory / "layers"
+        self._index = index
+        self._layers = layers
+        self._adopt = adopt
+        self._most_layers = most_layers
+
+    def find(self, record: ImageRecord) -> RecordedLayer | None:
+        """That of an image, if it is here. Blocks."""
+        if not self.can_be(record):
+            return None
+        key = key_of(record)
+        found = read_layer(self._directory / key, f"sha256:{key}")
+        return None if found is None else RecordedLayer(key=key, size_bytes=found.size_bytes)
+
+    def can_be(self, record: ImageRecord) -> bool:
+        """Whether an image can have one: a snapshot has that of the image below it."""
+        return self._adopt is not None and record.snapshot is None and len(record.layers) < self._most_layers
+
+    async def put(self, image_id: str, left: LeftLayer) -> None:
+        """Make it of what a sandbox of the image has in its layer at its start.
+
+        Args:
+            image_id: of the image.
+            left: where that sandbox, which is dead, has left it.
+
+        Raises:
+            SandboxImageError: the image has gone, or it cannot be made a layer.
+            OSError: the disk fails.
+        """
+        record = await in_thread(self._index.record, image_id)
+        if record is None or self._adopt is None:
+            raise image_error("image_gone", f"the image {image_id} has been removed")
+
+        def publish(put: Callable[[], RecordedLayer], diff_id: str) -> None:
+            with self._index.alone():  # Nobody looks meanwhile which layers are of use.
+                if self._index.record(image_id) is not None:
+                    put()
+
+        await self._layers.adopt(left.path, _name(record), partial(self._adopt, ids=left.ids), publish)
+
+
+def key_of(record: ImageRecord) -> str:
+    """The name of the directory of an image's starting layer, whether it is there or not."""
+    return hashlib.sha256(_name(record).encode()).hexdigest()
+
+
+def _name(record: ImageRecord) -> str:
+    return "\n".join(["start", FORM, record.config.working_dir or "", *(layer.key for layer in record.layers)])
