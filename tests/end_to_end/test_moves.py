@@ -102,6 +102,15 @@ def test_what_is_in_no_layer_keeps_it_in_its_place(session: Session, take: Any, 
     assert run(session.sandbox(container_image=snapshot.snapshot_id), "cat text") == "kept\n"
 
 
+def test_of_one_that_has_changed_its_root_itself(session: Session, take: Any) -> None:
+    for change in ("chmod 700 /", 'python3 -c \'import os; os.setxattr("/", "user.mine", b"1")\''):
+        sandbox = session.sandbox()
+        run(sandbox, f"echo x >text; {change}")
+        look = "stat -c %a:%U /; python3 -c 'import os; print(os.listxattr(\"/\"))'"
+        before = run(sandbox, look)
+        assert take(sandbox)[1] is False and run(sandbox, look) == before
+
+
 def test_of_a_main_command_and_of_results_that_nobody_has_fetched(session: Session, take: Any) -> None:
     sandbox = session.sandbox(command="sleep", args=["1000"])
     assert not take(sandbox)[1]
@@ -129,11 +138,50 @@ def test_one_after_another_and_what_becomes_of_each(session: Session, take: Any,
         assert run(child, "ls; cat text").split() == [f"f{turn}", "text", *map(str, range(turn + 1))]
     sandbox.reset(to=taken[1].snapshot_id).result()
     assert run(sandbox, "ls; cat text").split() == ["f1", "text", "0", "1"]
+    same, moved = take(sandbox)
+    assert not moved and run(session.sandbox(container_image=same.snapshot_id), "ls; cat text").split() == [
+        "f1",
+        "text",
+        "0",
+        "1",
+    ]
+    run(sandbox, "echo more >>text")
     assert take(sandbox)[1]
     sandbox.reset().result()
     assert run(sandbox, "ls") == ""
     with pytest.raises(aviato.SandboxError):
         session.sandbox(container_image=taken[2].snapshot_id).wait()
+
+
+@pytest.mark.parametrize(
+    ("done", "is_written"),
+    [
+        ("true", False),
+        ("cat text >/dev/null; ls -R / >/dev/null 2>&1; (setsid sleep 1000 &) >/dev/null 2>&1", False),
+        ("echo x >/dev/shm/x; echo y >/run/y", False),
+        ("touch /new; rm /new", False),
+        ("echo more >>text", True),
+        ("rm text", True),
+        ("chmod 600 text", True),
+        ("touch text", True),
+        ("mkdir d", True),
+        ("touch /etc/passwd", True),
+    ],
+)
+def test_of_what_has_written_nothing_since(session: Session, take: Any, done: str, is_written: bool) -> None:
+    """It is the image that the sandbox lies on, and costs nothing."""
+    sandbox = session.sandbox()
+    run(sandbox, "echo one >text")
+    first = take(sandbox)[0]
+    run(sandbox, done)
+    before = run(sandbox, "stat -c %a:%U:%G text; cat text 2>&1; ls /")
+    second, _ = take(sandbox)
+    assert (second.size_bytes == first.size_bytes and second.image_id != first.image_id) or is_written
+    child = session.sandbox(container_image=second.snapshot_id)
+    assert run(child, "stat -c %a:%U:%G text; cat text 2>&1; ls /") == before
+    Sandbox.delete_snapshot(first.snapshot_id).result()
+    assert run(child, "stat -c %a:%U:%G text; cat text 2>&1; ls /") == before
+    assert run(session.sandbox(container_image=second.snapshot_id), "ls /") == run(child, "ls /")
 
 
 def test_what_is_over_many_layers_moves_no_more(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,17 +37,13 @@ class ImageUses:
         link = self._link(image_id, sandbox_id)
         while True:
             link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):  # A removal has just taken the directory away.
-                try:
-                    os.symlink(place, link)
-                except FileExistsError:
-                    if os.readlink(link) == place:
-                        return
-                    # At no moment it has none.
-                    other = link.with_name(f".{sandbox_id}.{os.urandom(8).hex()}")
-                    os.symlink(place, other)
-                    os.replace(other, link)
+            with suppress(FileExistsError, FileNotFoundError):  # A removal has just taken the directory away.
+                os.symlink(place, link)
                 return
+            if os.path.lexists(link):
+                if os.readlink(link) == place:
+                    return
+                link.unlink(missing_ok=True)
 
     def drop(self, image_id: str, sandbox_id: str) -> None:
         """Say that a sandbox has it no more."""

@@ -156,7 +156,7 @@ class LocalBackend(Backend):
         self._without_start: set[str] = set()
         """Images for which that failed."""
         self._held: dict[str, _Held] = {}
-        self._left = LeftPlaces(self._directories, self._forget_left)
+        self._left = LeftPlaces(self._directories, lambda uid: self._uids.give_back(uid))
         self._affinity = Affinity()
         self._refusals = 0
         self._destroying: dict[str, asyncio.Task[None]] = {}
@@ -334,10 +334,9 @@ class LocalBackend(Backend):
 
     def leaves_layer(self, place_id: str) -> bool:
         """See `Backend`."""
-        try:
-            upper = os.stat(f"{self._directories.path(place_id)}/upper")
-        except FileNotFoundError:
+        if not self._directories.has_plain_root(place_id):
             return False
+        upper = os.stat(f"{self._directories.path(place_id)}/upper")
         store = os.statvfs(self._images_directory)
         return upper.st_dev == os.stat(self._images_directory).st_dev and store.f_bavail * store.f_frsize >= ROOM_BYTES
 
@@ -449,7 +448,6 @@ class LocalBackend(Backend):
         below = await self._made_below(spec)
         place = self._left.take(_lower(spec.image, below), zygote) if self._lends(spec) else None
         if place is not None:
-            self._release(place.lent.image_id, place.sandbox_id)
             try:
                 link = await self._create(spec, zygote, below, place)
                 self._refusals = 0
@@ -475,7 +473,7 @@ class LocalBackend(Backend):
             with theirs, _content(spec) as content:
                 held.asked = zygote.ask(request, theirs, content)
             if usual is not None and usual.lends:
-                held.lent = Lent(zygote, zygote.number, _lower(spec.image, below), spec.image.image_id)
+                held.lent = Lent(zygote, zygote.number, place.lent.lower if place else _lower(spec.image, below))
             held.link = await Process1Link.connect(spec.sandbox_id, ours, self._configured(spec))
             _, held.pidfd = await asyncio.shield(held.asked)
             held.asked = None  # The number may mean something else once it was closed.
@@ -789,7 +787,7 @@ class LocalBackend(Backend):
         held = await self._held_of(sandbox_id)
         await self._end(sandbox_id, held)
         await self._kill_rest(held.uid)
-        if not await self._bury({sandbox_id: held}):
+        if not await self._left.bury(self._zygote, [(sandbox_id, held.uid, held.lent)]):
             await asyncio.to_thread(self._remove_place, sandbox_id, held)
             self._uids.give_back(held.uid)
         self._forget(sandbox_id)
@@ -819,13 +817,15 @@ class LocalBackend(Backend):
         held = self._held.pop(sandbox_id, None)
         if held is not None:
             self._affinity.give_back(held.processors, held.cpu)
+            if held.image_id is not None and self._images.store is not None:
+                self._images.store.release(held.image_id, sandbox_id)
         return held
 
     async def _remove_killed(self, killed: Mapping[str, _Held]) -> None:
         """Take away the places of sandboxes whose process 1 was killed; what resists stays held."""
         try:
             dead = killed if _are_dead(killed.values()) else await asyncio.to_thread(_await_deaths, killed)
-            left = await self._bury(dead)
+            left = await self._left.bury(self._zygote, [(one, held.uid, held.lent) for one, held in dead.items()])
             gone = {sandbox_id: held for sandbox_id, held in dead.items() if sandbox_id not in left}
             removed = await asyncio.to_thread(self._remove_places, gone) if gone else []
             for sandbox_id in (*left, *removed):
@@ -840,28 +840,8 @@ class LocalBackend(Backend):
             for sandbox_id in killed:
                 del self._destroying[sandbox_id]
 
-    async def _bury(self, dead: Mapping[str, _Held]) -> list[str]:
-        """Keep the places of those of the dead that others can have; whose those are."""
-        for sandbox_id, held in dead.items():
-            if held.lent is not None and held.lent.image_id is not None and self._images.store is not None:
-                try:  # It counts where the directory comes next.
-                    self._images.store.use(held.lent.image_id, sandbox_id, self._directories.left_path(sandbox_id))
-                except SandboxImageError:  # Somebody has removed it by force.
-                    held.lent = None
-        return await self._left.bury(self._zygote, [(one, held.uid, held.lent) for one, held in dead.items()])
-
-    def _forget_left(self, place: LeftPlace) -> None:
-        """A place that was left has gone."""
-        self._uids.give_back(place.uid)
-        self._release(place.lent.image_id, place.sandbox_id)
-
-    def _release(self, image_id: str | None, sandbox_id: str) -> None:
-        if image_id is not None and self._images.store is not None:
-            self._images.store.release(image_id, sandbox_id)
-
     def _remove_place(self, sandbox_id: str, held: _Held) -> None:
         self._directories.remove(sandbox_id, grouped=held.grouped)
-        self._release(held.image_id, sandbox_id)
 
     def _remove_places(self, dead: Mapping[str, _Held]) -> list[str]:
         """Take away the places of sandboxes that are dead; returns those that are gone."""
@@ -897,8 +877,15 @@ def _host_name(spec: SandboxSpec) -> str:
 
 
 def _lower(image: ResolvedImage, below: str | None) -> str:
-    """What tells the directories below a writable layer from others."""
-    return "\n".join([*image.layers, *image.above, below or ""])
+    """What tells the directories below a writable layer from others, also from later ones of the same names.
+
+    A root that is kept holds on to its directories, so that no others have their numbers.
+    """
+    names = [below or ""]
+    for layer in (*image.layers, *image.above):
+        with contextlib.suppress(OSError):  # The zygote says what is missing.
+            names.append(f"{layer} {os.stat(layer).st_ino}")
+    return "\n".join(names)
 
 
 def _has_ports(spec: SandboxSpec) -> bool:

@@ -78,15 +78,21 @@ class Directories:
 
     def has_empty_layer(self, sandbox_id: str) -> bool:
         """Whether nobody has written, removed or changed anything in its root, the root itself included."""
-        upper, owner = f"{self.path(sandbox_id)}/upper", self.owner(sandbox_id)
         try:
-            found = os.lstat(upper)
-            as_made = 0o755, owner, owner if os.geteuid() == 0 else os.getegid()
-            with os.scandir(upper) as entries:
-                is_empty = next(entries, None) is None and OF_OVERLAYS.issuperset(os.listxattr(upper))
+            with os.scandir(f"{self.path(sandbox_id)}/upper") as entries:
+                return next(entries, None) is None and self.has_plain_root(sandbox_id)
         except OSError:
             return False
-        return is_empty and (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) == as_made
+
+    def has_plain_root(self, sandbox_id: str) -> bool:
+        """Whether its root itself is as it was made: overlayfs takes what that has from the uppermost layer alone."""
+        upper, owner = f"{self.path(sandbox_id)}/upper", self.owner(sandbox_id)
+        try:
+            found, attributes = os.lstat(upper), os.listxattr(upper)
+        except OSError:
+            return False
+        as_made = 0o755, owner, owner if os.geteuid() == 0 else os.getegid()
+        return (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) == as_made and OF_OVERLAYS.issuperset(attributes)
 
     def connect(self, sandbox_id: str, name: str = "s", kind: int = socket.SOCK_STREAM) -> socket.socket | None:
         """A connection to the sandbox's process 1; None if there is none any more.

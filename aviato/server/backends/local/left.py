@@ -27,13 +27,11 @@ class Lent(NamedTuple):
     Attributes:
         zygote, number: who has its root, as the request of which number.
         lower: the directories below its layers.
-        image_id: of the store's image that it is made of.
     """
 
     zygote: Zygote
     number: int
     lower: str
-    image_id: str | None
 
 
 class LeftPlace(NamedTuple):
@@ -57,12 +55,12 @@ class LeftPlaces:
 
     Args:
         places: where they are.
-        forget: gets those that are removed.
+        give_back: gets the host ids of those that are removed.
     """
 
-    def __init__(self, places: Directories, forget: Callable[[LeftPlace], None]) -> None:
+    def __init__(self, places: Directories, give_back: Callable[[int], None]) -> None:
         self._directories = places
-        self._forget = forget
+        self._give_back = give_back
         self._left: dict[str, LeftPlace] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._removing: set[asyncio.Task[Any]] = set()
@@ -161,7 +159,7 @@ class LeftPlaces:
         resisting = await asyncio.to_thread(self.remove, [place.sandbox_id for place in places])
         for place in places:
             if place.sandbox_id not in resisting:
-                self._forget(place)
+                self._give_back(place.uid)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -1,0 +1,225 @@
+"""Starting layers: what sandboxes of an image begin with is made once, and nobody can tell."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aviato
+from aviato import AsyncClient, Sandbox
+from aviato.server.backends.local import binary
+from tests.conftest import RunningServer
+from tests.images.whole_images import make_layout, tar_of
+
+
+@pytest.fixture(scope="module")
+def server(own_server: Any) -> Any:
+    return own_server
+
+
+@pytest.fixture(autouse=True)
+def _url(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+
+
+class Made:
+    """Layouts with one program, each with a content of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._count = 0
+
+    def __call__(self, **files: Any) -> str:
+        self._count += 1
+        of_all = {
+            "program": (0o755, 0, 0, Path(binary.found()).read_bytes()),
+            "name": f"{self._directory}{self._count}".encode(),
+        }
+        named = {name.replace("__", "/"): content for name, content in files.items()}
+        config = {"WorkingDir": "/work/deep", "Entrypoint": ["/program"], "Cmd": ["--version"]}
+        return f"oci:{make_layout(self._directory / str(self._count), [tar_of({**of_all, **named})], config)}"
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    return Made(tmp_path)
+
+
+def layers(server: RunningServer) -> set[str]:
+    """Of all images that are here, also where none has ever been."""
+    return {path.name for path in Path(server.state_dir).glob("images/ids-*/layers/*")}
+
+
+def upper(server: RunningServer, sandbox: Sandbox) -> list[str]:
+    """What is in the writable layer of one."""
+    [found] = Path(server.state_dir).rglob(f"sandboxes/{sandbox.sandbox_id}/upper")
+    return sorted(os.listdir(found))
+
+
+def names(sandbox: Sandbox) -> set[str]:
+    return {entry.path for entry in sandbox.list_files("/").result()}
+
+
+def its_name(sandbox: Sandbox) -> tuple[str, bool]:
+    hosts, name = (sandbox.read_file(f"/etc/{file}").result().decode() for file in ("hosts", "hostname"))
+    return name.strip(), sandbox.sandbox_id in hosts and "127.0.0.1 localhost" in hosts
+
+
+def runs(sandbox: Sandbox) -> bool:
+    return sandbox.exec(["/program", "--version"]).result(60).returncode == 0
+
+
+def test_sandboxes_write_nothing_to_begin(server: RunningServer, made: Made) -> None:
+    layout, before = made(etc__hosts=b"10.0.0.1 builder", etc__hostname=b"builder\n"), layers(server)
+    for _ in range(3):
+        with Sandbox.run(container_image=layout) as sandbox:
+            assert runs(sandbox) and its_name(sandbox) == (sandbox.sandbox_id, True)
+            assert names(sandbox) == {
+                f"/{name}"
+                for name in ["program", "name", "work", "etc", "proc", "dev", "run", "sys", "tmp", "root", "workspace"]
+            }
+            assert upper(server, sandbox) == []
+    assert len(layers(server) - before) == 2
+
+
+def test_what_one_writes_no_other_sees(server: RunningServer, made: Made) -> None:
+    """Also where the place of one was the place of the other."""
+    layout = made()
+    for turn in range(4):
+        with Sandbox.run(container_image=layout) as sandbox:
+            assert "/mine" not in names(sandbox)
+            assert its_name(sandbox) == (sandbox.sandbox_id, True)
+            if turn % 2:
+                sandbox.write_file("/mine", b"x").result()
+                sandbox.write_file("/etc/hosts", b"127.0.0.1 mine").result()
+                sandbox.write_file("/etc/hostname", b"mine").result()
+
+
+def test_many_at_once_make_one(server: RunningServer, made: Made) -> None:
+    layout, before = made(), layers(server)
+
+    async def main() -> list[int | None]:
+        async with AsyncClient() as client:
+            await client.pull_image(layout)
+            boxes = await asyncio.gather(*(client.sandbox(container_image=layout) for _ in range(12)))
+            results = await asyncio.gather(*(box.exec(["/program", "--version"]) for box in boxes))
+            await asyncio.gather(*(box.stop() for box in boxes))
+            return [one.returncode for one in results]
+
+    assert asyncio.run(main()) == [0] * 12
+    assert len(layers(server) - before) == 2
+
+
+def test_it_goes_with_its_image(server: RunningServer, made: Made) -> None:
+    layout = made()
+
+    async def main() -> None:
+        async with AsyncClient() as client:
+            await client.prune_images()
+            before = layers(server)
+            for _ in range(2):  # And is made again with it.
+                async with await client.sandbox(container_image=layout) as sandbox:
+                    assert (await sandbox.exec(["/program", "--version"])).returncode == 0
+                    assert await client.prune_images() == 0
+                    assert len(layers(server) - before) == 2
+                await client.remove_image(layout)
+                assert layers(server) == before
+
+    asyncio.run(main())
+
+
+def test_snapshots_lie_over_it(server: RunningServer, made: Made) -> None:
+    layout = made()
+    with Sandbox.run(container_image=layout) as sandbox:
+        sandbox.exec(["/program", "--version"]).result()
+        before = layers(server)
+        empty = sandbox.snapshot().result()
+        assert layers(server) == before  # Nothing was written.
+        sandbox.write_file("/mine", b"x").result()
+        full = sandbox.snapshot().result()
+        assert len(layers(server) - before) == 1
+        children = sandbox.fork(3)
+        assert [names(child) for child in children] == [names(sandbox)] * 3
+        assert {its_name(child) for child in children} == {(child.sandbox_id, True) for child in children}
+        aviato.results([child.stop() for child in children])
+    for snapshot in (empty, full):
+        with Sandbox.run(container_image=snapshot.snapshot_id) as child:
+            assert runs(child) and its_name(child) == (child.sandbox_id, True)
+            assert ("/mine" in names(child)) is (snapshot is full)
+            assert upper(server, child) == []
+        Sandbox.delete_snapshot(snapshot.snapshot_id).result()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"etc__hosts/": b"", "etc__hostname/": b""},
+        {"etc": b"a file"},
+        {"etc": "nowhere"},
+        {"etc": "/proc/1/root/etc"},
+        {"run": "etc", "etc/": b""},
+        {"sys": b"a file", "work": b"a file"},
+    ],
+    ids=["directories", "no directory", "a link to nowhere", "a link", "run is a link", "files"],
+)
+def test_odd_images(server: RunningServer, made: Made, files: dict[str, Any]) -> None:
+    """One sandbox is as the next one: each runs or each does not."""
+    layout, seen = made(**files), []
+    for _ in range(3):
+        try:
+            with Sandbox.run(container_image=layout) as sandbox:
+                seen.append((runs(sandbox), names(sandbox)))
+        except aviato.AviatoError as error:
+            seen.append((type(error), set()))
+    assert seen == [seen[0]] * 3
+
+
+def test_one_that_cannot_be_made_keeps_nobody(make_server: Any, made: Made, tmp_path: Path, monkeypatch: Any) -> None:
+    """Its sandboxes have the names in their own layers, as here, where no directory can be moved into the store."""
+    elsewhere = Path("/dev/shm", f"aviato-test-{os.getpid()}-{tmp_path.name}")
+    elsewhere.mkdir(mode=0o700)
+    try:
+        server = make_server()
+        images = Path(server.state_dir) / "images"
+        server.stop()
+        shutil.rmtree(images, ignore_errors=True)
+        images.symlink_to(elsewhere)
+        server.restart()
+        monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+        layout = made()
+        for _ in range(2):
+            with Sandbox.run(container_image=layout) as sandbox:
+                assert runs(sandbox) and its_name(sandbox) == (sandbox.sandbox_id, True)
+        assert server.log.read_text().count("cannot have a starting layer") == 1
+        server.stop()
+    finally:
+        shutil.rmtree(elsewhere, ignore_errors=True)
+
+
+def test_a_server_that_dies_leaves_none_in_part(make_server: Any, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = make_server()
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+    layout = made()
+
+    async def main() -> None:
+        async with AsyncClient() as client:
+            await client.pull_image(layout)
+            making = asyncio.ensure_future(client.sandbox(container_image=layout))
+            while not any(Path(server.state_dir).rglob("sandboxes/*/note")):
+                await asyncio.sleep(0.001)
+            server.stop(signal.SIGKILL)
+            server.restart()
+            sandbox = await making
+            assert (await sandbox.exec(["/program", "--version"])).returncode == 0
+            await sandbox.stop()
+
+    asyncio.run(main())
+    with Sandbox.run(container_image=layout) as sandbox:
+        assert runs(sandbox) and upper(server, sandbox) == []
+    server.stop()
