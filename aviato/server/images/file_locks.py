@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,13 @@ def try_to_hold(path: Path, *, make: bool = True) -> int | None:
         raise
     os.close(fd)  # Else whoever had it has removed the file.
     return None
+
+
+def hold_now(path: Path) -> int:
+    """As `try_to_hold`, and waits for it. Blocks: only for what nobody else has for long."""
+    while (fd := try_to_hold(path)) is None:  # Nobody tells of a lock that another process has let go.
+        time.sleep(LOOK_SECONDS)
+    return fd
 
 
 async def hold(path: Path) -> int:

@@ -13,7 +13,6 @@ from aviato.server.images.image_config import ImageConfig, ImageSettings
 from aviato.server.images.image_errors import image_error
 from aviato.server.images.image_index import ImageRecord, Name
 from aviato.server.images.oci_reference import parse_oci_reference
-from aviato.server.images.unpacked_layer import LeftLayer
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
     from aviato.server.images.image_index import ImageIndex, RecordedLayer, RecordedSnapshot
     from aviato.server.images.image_removal import ImageRemoval
     from aviato.server.images.image_uses import ImageUses
-    from aviato.server.images.layer_leases import LayerLeases
+    from aviato.server.images.layer_leases import LayerLeases, Lease
     from aviato.server.images.layer_pull import LayerPulls
     from aviato.server.images.starting_layers import StartingLayers
-    from aviato.server.images.unpacked_layer import Adopt
+    from aviato.server.images.unpacked_layer import Adopt, LeftLayer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +79,11 @@ class ImageSnapshots:
         self._starting = starting
         self._adopt = adopt
 
-    async def take(self, source: AsyncIterator[bytes] | LeftLayer | None, new: NewSnapshot, most_layers: int) -> ImageRecord:
+    async def take(self, pieces: AsyncIterator[bytes], new: NewSnapshot, most_layers: int) -> ImageRecord:
         """Put a sandbox's layer over those that it lies on.
 
         Args:
-            source: pieces of the layer's tar, or where a dead sandbox has left it; None: the image below is all there is.
+            pieces: of the layer's tar.
             new: what comes of it.
             most_layers: that a sandbox can be made of.
 
@@ -92,26 +91,32 @@ class ImageSnapshots:
             SandboxImageError: the image below has gone or has as many layers as can be, or the tar is none.
             OSError: the disk fails.
         """
-        base = await in_thread(self._base, new)
-        below = () if base is None else await in_thread(self._below, base)
-        if source is not None and len(below) + 1 > most_layers:
-            raise image_error("layers", f"the image below has {len(below)} layers, and {most_layers} can lie over one another")
-        lease = self._leases.new()
+        base, below, lease = await in_thread(self._begin, new, most_layers - 1)
         try:
-            await in_thread(lease.take, {layer.key for layer in below})
-
-            def publish(put: Callable[[], RecordedLayer], diff_id: str) -> ImageRecord:
-                return self._write(put, diff_id, base, below, new)
-
-            if source is None:
-                return await in_thread(self._write, None, None, base, below, new)
-            if isinstance(source, LeftLayer):
-                assert self._adopt is not None
-                name, adopt = new.recorded.snapshot_id, partial(self._adopt, ids=source.ids)
-                return await self._layers.adopt(source.path, name, adopt, publish)
-            return await self._layers.unpack(source, publish)
+            return await self._layers.unpack(pieces, lambda put, diff_id: self._write(put, diff_id, base, below, new))
         finally:
             await in_thread(lease.end)
+
+    def put(self, left: LeftLayer | None, new: NewSnapshot, most_layers: int) -> ImageRecord:
+        """The same of a layer that is moved here. Blocks for moments.
+
+        Args:
+            left: where a dead sandbox has left it; None: nothing is in it, and the image below is all there is.
+            new: what comes of it.
+            most_layers: that a sandbox can be made of.
+
+        Raises:
+            SandboxImageError, OSError: as of `take`.
+        """
+        base, below, lease = self._begin(new, most_layers - (left is not None))
+        try:
+            if left is None:
+                return self._write(None, None, base, below, new)
+            assert self._adopt is not None
+            name, adopt = new.recorded.snapshot_id, partial(self._adopt, ids=left.ids)
+            return self._layers.adopt(left.path, name, adopt, lambda put, diff_id: self._write(put, diff_id, base, below, new))
+        finally:
+            lease.end()
 
     def valid(self) -> list[ImageRecord]:
         """Those that somebody may name, the newest first."""
@@ -148,9 +153,18 @@ class ImageSnapshots:
             raise image_error("image_gone", f"the image {new.image_id} that the sandbox was made of has been removed")
         return record
 
-    def _below(self, base: ImageRecord) -> Sequence[RecordedLayer]:
-        starting = self._starting.find(base)
-        return base.layers if starting is None else (*base.layers, starting)
+    def _begin(self, new: NewSnapshot, most_below: int) -> tuple[ImageRecord | None, Sequence[RecordedLayer], Lease]:
+        """What lies below, and what keeps it there."""
+        base = self._base(new)
+        below: Sequence[RecordedLayer] = ()
+        if base is not None:
+            starting = self._starting.find(base)
+            below = base.layers if starting is None else (*base.layers, starting)
+        if len(below) > most_below:
+            raise image_error("layers", f"the image below has {len(below)} layers, and no more can lie over one another")
+        lease = self._leases.new()
+        lease.take({layer.key for layer in below})
+        return base, below, lease
 
     def _write(
         self,

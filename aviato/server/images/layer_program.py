@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import subprocess
 from contextlib import ExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aviato.server.images import programs
 from aviato.system.threads import in_thread
@@ -22,6 +23,14 @@ MOST_SAID_BYTES = 64 << 10
 BUFFER_BYTES = 1 << 20
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ENVIRONMENT: Mapping[str, str] = {}
+
+
+class Ended(NamedTuple):
+    """What the program said until its end."""
+
+    output: bytes
+    errors: bytes
+    status: int
 
 
 class LayerProgram:
@@ -61,41 +70,62 @@ class LayerProgram:
         Raises:
             Exception: as `fail` makes it: it cannot begin.
         """
-        argv = [self._program(), "layer", *flags]
-        if self._owners:
-            argv.append("--owners")
         with ExitStack() as held, ExitStack() as theirs:
-            kept = await self._opened(held, [path for _, path in directories])
-            for (flag, _), fd in zip(directories, kept, strict=True):
-                argv += [flag, str(fd)]
-            control = None
-            if self._map_ids is not None:
-                control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                held.enter_context(control)
-                theirs.enter_context(other)
-                argv += ["--gives-ids", "--control", str(other.fileno())]
-                kept.append(other.fileno())
+            argv, kept, control = await in_thread(self._prepared, held, theirs, directories, flags)
             process = await self._start(argv, kept)
             theirs.close()
             try:
                 if control is not None:
-                    await self._give_ids(control, process.pid)
+                    await in_thread(self._give_ids, control, process.pid)
                 yield process
             finally:
                 await programs.end(process)
 
-    async def _opened(self, held: ExitStack, directories: Sequence[Path]) -> list[int]:
-        def opened() -> list[int]:
-            fds = []
-            for directory in directories:
-                fds.append(os.open(directory, _DIRECTORY))
-                held.callback(os.close, fds[-1])
-            return fds
+    def run_to_end(self, directories: Sequence[tuple[str, Path]], flags: Sequence[str] = ()) -> Ended:
+        """The same for what is fed nothing and takes moments. Blocks.
 
+        Raises:
+            Exception: as `fail` makes it: it cannot begin.
+        """
+        with ExitStack() as held, ExitStack() as theirs:
+            argv, kept, control = self._prepared(held, theirs, directories, flags)
+            pipe, none = subprocess.PIPE, subprocess.DEVNULL
+            try:
+                process = subprocess.Popen(
+                    argv, stdin=none, stdout=pipe, stderr=pipe, pass_fds=kept, env=_ENVIRONMENT, cwd="/", start_new_session=True
+                )
+            except OSError as error:
+                raise self._cannot_start(argv, error) from error
+            theirs.close()
+            with process:
+                try:
+                    if control is not None:
+                        self._give_ids(control, process.pid)
+                    return Ended(*process.communicate(), process.wait())
+                finally:
+                    process.kill()
+
+    def _prepared(
+        self, held: ExitStack, theirs: ExitStack, directories: Sequence[tuple[str, Path]], flags: Sequence[str]
+    ) -> tuple[list[str], list[int], socket.socket | None]:
+        """Its command line, the descriptors that it gets, and by what it asks for ids. Blocks."""
+        argv, kept, control = [self._program(), "layer", *flags], [], None
+        if self._owners:
+            argv.append("--owners")
         try:
-            return await in_thread(opened)
+            for flag, directory in directories:
+                kept.append(os.open(directory, _DIRECTORY))
+                held.callback(os.close, kept[-1])
+                argv += [flag, str(kept[-1])]
         except OSError as error:
             raise self._fail(f"{error.filename!r}: {error.strerror}") from error
+        if self._map_ids is not None:
+            control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            held.enter_context(control)
+            theirs.enter_context(other)
+            argv += ["--gives-ids", "--control", str(other.fileno())]
+            kept.append(other.fileno())
+        return argv, kept, control
 
     async def _start(self, argv: Sequence[str], kept: Sequence[int]) -> asyncio.subprocess.Process:
         pipe = asyncio.subprocess.PIPE
@@ -112,12 +142,15 @@ class LayerProgram:
                 limit=BUFFER_BYTES,
             )
         except OSError as error:
-            raise self._fail(f"{argv[0]!r} cannot be started: {error.strerror}") from error
+            raise self._cannot_start(argv, error) from error
 
-    async def _give_ids(self, control: socket.socket, pid: int) -> None:
+    def _cannot_start(self, argv: Sequence[str], error: OSError) -> Exception:
+        return self._fail(f"{argv[0]!r} cannot be started: {error.strerror}")
+
+    def _give_ids(self, control: socket.socket, pid: int) -> None:
         assert self._map_ids is not None
         control.settimeout(MAP_SECONDS)
         try:
-            await in_thread(self._map_ids, control, pid)
+            self._map_ids(control, pid)
         except OSError as error:
             raise self._fail(f"its subordinate ids cannot be mapped: {error}") from error

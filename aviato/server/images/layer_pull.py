@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aviato.exceptions import SandboxImageError
 from aviato.server.images.blobs import Hashed, download, unpack_blob
-from aviato.server.images.file_locks import hold
+from aviato.server.images.file_locks import hold, hold_now
 from aviato.server.images.image_index import RecordedLayer
 from aviato.server.images.layers import ROOT, LayerDescription, describe_layer, read_layer
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
     from aviato.server.images.image_sources import ImageSource
@@ -175,14 +175,16 @@ class LayerPulls:
             await in_thread(path.unlink, missing_ok=True)
             os.close(fd)
 
-    async def adopt(
+    def adopt(
         self,
         left: Path,
         name: str,
-        adopt: Callable[[Path], Awaitable[UnpackedLayer]],
+        adopt: Callable[[Path], UnpackedLayer],
         publish: Callable[[Callable[[], RecordedLayer], str], _T],
     ) -> _T:
         """A layer out of a directory of this file system, which is moved here. What was broken off goes on the next time.
+
+        Blocks: it is a matter of moments, and on its way from thread to thread it would take twice as long.
 
         Args:
             left: the directory; nobody changes it any more.
@@ -198,15 +200,15 @@ class LayerPulls:
         diff_id = f"sha256:{key}"
         path = self._blobs / f"{key}.part"
         tree = path.with_suffix(".tree")
-        fd = await hold(path)
+        fd = hold_now(path)
         try:
-            if (found := await in_thread(read_layer, self._layers / key, diff_id)) is None:
-                await in_thread(_move, left, tree)
-                adopted = await adopt(tree / ROOT)
-                return await in_thread(publish, lambda: self._publish(tree, key, diff_id, adopted, path), diff_id)
-            await in_thread(path.unlink, missing_ok=True)
+            if (found := read_layer(self._layers / key, diff_id)) is None:
+                _move(left, tree)
+                adopted = adopt(tree / ROOT)
+                return publish(lambda: self._publish(tree, key, diff_id, adopted, path), diff_id)
+            path.unlink(missing_ok=True)
             layer = RecordedLayer(key=key, size_bytes=found.size_bytes)
-            return await in_thread(publish, lambda: layer, diff_id)
+            return publish(lambda: layer, diff_id)
         finally:
             os.close(fd)
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from aviato.server.images.image_errors import image_error
 from aviato.server.images.image_index import RecordedLayer
 from aviato.server.images.layers import read_layer
-from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,8 +56,8 @@ class StartingLayers:
         """Whether an image can have one: a snapshot has that of the image below it."""
         return self._adopt is not None and record.snapshot is None and len(record.layers) < self._most_layers
 
-    async def put(self, image_id: str, left: LeftLayer) -> None:
-        """Make it of what a sandbox of the image has in its layer at its start.
+    def put(self, image_id: str, left: LeftLayer) -> None:
+        """Make it of what a sandbox of the image has in its layer at its start. Blocks for moments.
 
         Args:
             image_id: of the image.
@@ -68,7 +67,7 @@ class StartingLayers:
             SandboxImageError: the image has gone, or it cannot be made a layer.
             OSError: the disk fails.
         """
-        record = await in_thread(self._index.record, image_id)
+        record = self._index.record(image_id)
         if record is None or self._adopt is None:
             raise image_error("image_gone", f"the image {image_id} has been removed")
 
@@ -77,7 +76,7 @@ class StartingLayers:
                 if self._index.record(image_id) is not None:
                     put()
 
-        await self._layers.adopt(left.path, _name(record), partial(self._adopt, ids=left.ids), publish)
+        self._layers.adopt(left.path, _name(record), partial(self._adopt, ids=left.ids), publish)
 
 
 def key_of(record: ImageRecord) -> str:

@@ -20,7 +20,7 @@ from aviato.server.images.oci_reference import id_prefix, parse_oci_reference, p
 from aviato.server.images.registry_requests import Patience
 from aviato.server.images.starting_layers import StartingLayers
 from aviato.server.images.stored_image import StoredImage, UnpackedImage
-from aviato.server.images.unpacked_layer import UnpackLimits
+from aviato.server.images.unpacked_layer import LeftLayer, UnpackLimits
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aviato.server.images.image_snapshots import NewSnapshot
     from aviato.server.images.packing import Pack
     from aviato.server.images.stored_image import Progress
-    from aviato.server.images.unpacked_layer import Adopt, LeftLayer, Unpack
+    from aviato.server.images.unpacked_layer import Adopt, Unpack
 
 _Names = list[str]
 _Images = list[StoredImage]
@@ -233,7 +233,10 @@ class ImageStore:
             SandboxImageError: it cannot be one; its `reason` says why.
         """
         try:
-            record = await self._snapshots.take(source, new, MOST_LAYERS)
+            if source is None or isinstance(source, LeftLayer):
+                record = await in_thread(self._snapshots.put, source, new, MOST_LAYERS)
+            else:
+                record = await self._snapshots.take(source, new, MOST_LAYERS)
         except OSError as error:
             raise disk_error(error, f"snapshot {new.recorded.snapshot_id}") from error
         finally:
@@ -310,7 +313,7 @@ class ImageStore:
         Raises:
             SandboxImageError, OSError: it cannot be made.
         """
-        await self._starting.put(image_id, left)
+        await in_thread(self._starting.put, image_id, left)
 
     def release(self, image_id: str, sandbox_id: str) -> None:
         """Say that a sandbox has an image no more."""

@@ -70,9 +70,9 @@ class LeftLayer:
 
 
 class Adopt(Protocol):
-    """Makes a layer of a directory that was a sandbox's own, where it lies."""
+    """Makes a layer of a directory that was a sandbox's own, where it lies. Blocks."""
 
-    async def __call__(self, root: Path, ids: HostIds | None) -> UnpackedLayer:
+    def __call__(self, root: Path, ids: HostIds | None) -> UnpackedLayer:
         """Give its files the ids of a store, and count them. It may be done again.
 
         Args:

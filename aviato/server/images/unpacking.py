@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxImageError
-from aviato.server.images.layer_program import MOST_SAID_BYTES, LayerProgram
+from aviato.server.images.layer_program import MOST_SAID_BYTES, Ended, LayerProgram
 from aviato.server.images.unpacked_layer import UnpackedLayer
 
 if TYPE_CHECKING:
@@ -55,24 +54,13 @@ class Unpacking:
             said = await _talk(process, pieces)
         return _result(said, into)
 
-    async def adopt(self, root: Path, ids: HostIds | None) -> UnpackedLayer:
+    def adopt(self, root: Path, ids: HostIds | None) -> UnpackedLayer:
         """Make a layer of what a dead sandbox has left, see `Adopt`."""
         flags = [] if ids is None else ["--first-id", str(ids.first), "--ids", str(ids.count)]
-        async with self._adopter.run([("--adopt", root)], flags) as process:
-            said = await _answer(process)
-        return _result(said, root)
+        return _result(self._adopter.run_to_end([("--adopt", root)], flags), root)
 
 
-@dataclass(frozen=True)
-class _Said:
-    """What the program said at its end."""
-
-    status: int
-    output: bytes
-    errors: bytes
-
-
-async def _talk(process: asyncio.subprocess.Process, pieces: AsyncIterator[bytes]) -> _Said:
+async def _talk(process: asyncio.subprocess.Process, pieces: AsyncIterator[bytes]) -> Ended:
     feeding = asyncio.ensure_future(_feed(process, pieces))
     answering = asyncio.ensure_future(_answer(process))
     try:
@@ -99,13 +87,13 @@ async def _feed(process: asyncio.subprocess.Process, pieces: AsyncIterator[bytes
     stdin.close()
 
 
-async def _answer(process: asyncio.subprocess.Process) -> _Said:
+async def _answer(process: asyncio.subprocess.Process) -> Ended:
     assert process.stdout is not None and process.stderr is not None
     output, errors = await asyncio.gather(process.stdout.read(MOST_SAID_BYTES), process.stderr.read(MOST_SAID_BYTES))
-    return _Said(await process.wait(), output, errors)
+    return Ended(output, errors, await process.wait())
 
 
-def _result(said: _Said, into: Path) -> UnpackedLayer:
+def _result(said: Ended, into: Path) -> UnpackedLayer:
     try:
         answer: Mapping[str, Any] = json.loads(said.output)
     except ValueError:

@@ -121,7 +121,7 @@ async def adopted(arena: Arena) -> bool:
         os.chown(outside, 4242, 4242)
         (left / "link").symlink_to(outside)
         os.chown(left / "link", 1_900_000_005, 1_900_000_005, follow_symlinks=False)
-        await Unpacking(binary.found).adopt(left, HostIds(1_900_000_000, 65_536))
+        Unpacking(binary.found).adopt(left, HostIds(1_900_000_000, 65_536))
         return outside.stat().st_uid != 4242
 
 
