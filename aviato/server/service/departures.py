@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from aviato.server.states import Ending
 
 ANSWER_SECONDS = 1.0
+TURNS = 4
+"""Of the loop, in which whoever waits for a snapshot is answered, before the sandbox begins anew."""
 
 
 class Departures:
@@ -130,6 +132,8 @@ class Departures:
     async def _arrive(self, sandbox: LiveSandbox, leaving: asyncio.Task[StoredImage]) -> Ending | None:
         """Start it over its layer; returns its ending where it does not."""
         await asyncio.wait((leaving,))
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
         if leaving.cancelled() or (error := leaving.exception()) is not None:
             return lost("its layer could not be had" if leaving.cancelled() else f"its layer could not be had: {error}")
         assert sandbox.record.lies_over is not None
