@@ -143,9 +143,15 @@ class ImageIndex:
         """Those of all images."""
         return [found for image_id in self.ids() if (found := self.record(image_id)) is not None]
 
-    def put(self, record: ImageRecord) -> None:
-        """Write an image down. Only within `alone`."""
-        _replace(self.path(record.image_id), asdict(record))
+    def put(self, record: ImageRecord, *, waits: bool = True) -> None:
+        """Write an image down. Only within `alone`.
+
+        Args:
+            record: of the image.
+            waits: for the disk. A snapshot's files are not on it either before the kernel writes them, and it would write all
+                of them first.
+        """
+        _replace(self.path(record.image_id), asdict(record), waits=waits)
 
     def pin(self, image_id: str, pinned: bool) -> bool:
         """Say whether it stays; False if it is not here. Only within `alone`."""
@@ -154,9 +160,9 @@ class ImageIndex:
             self.put(replace(record, pinned=pinned))
         return record is not None
 
-    def name(self, name: str, meant: Name) -> None:
-        """Let a name mean an image. Only within `alone`."""
-        self._put_names({**self.names(anew=True), name: meant})
+    def name(self, names: Iterable[str], meant: Name, *, waits: bool = True) -> None:
+        """Let names mean an image. Only within `alone`. Arguments as of `put`."""
+        self._put_names({**self.names(anew=True), **dict.fromkeys(names, meant)}, waits=waits)
 
     def drop_names(self, gone: Iterable[str]) -> None:
         """Let names mean nothing. Only within `alone`."""
@@ -164,8 +170,8 @@ class ImageIndex:
         if without:
             self._put_names({name: meant for name, meant in self.names(anew=True).items() if name not in without})
 
-    def _put_names(self, names: dict[str, Name]) -> None:
-        _replace(self._names, {name: asdict(meant) for name, meant in sorted(names.items())})
+    def _put_names(self, names: dict[str, Name], *, waits: bool = True) -> None:
+        _replace(self._names, {name: asdict(meant) for name, meant in sorted(names.items())}, waits=waits)
 
 
 def record_of(data: bytes) -> ImageRecord:
@@ -214,14 +220,15 @@ class _Remembered(Generic[_T]):
         return value
 
 
-def _replace(path: Path, value: Any) -> None:
-    """A file of JSON, whole or not at all, also when the machine stops."""
+def _replace(path: Path, value: Any, *, waits: bool) -> None:
+    """A file of JSON, whole or not at all; where it waits for the disk, also when the machine stops."""
     new = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
         with open(new, "xb") as file:
             file.write(json.dumps(value).encode())
             file.flush()
-            os.fsync(file.fileno())
+            if waits:
+                os.fsync(file.fileno())
         os.replace(new, path)
     except BaseException:
         new.unlink(missing_ok=True)

@@ -185,7 +185,7 @@ class _Pull:
                 together = tuple(dict.fromkeys((*before.digests, *digests)))
                 record = replace(record, digests=together, pinned=before.pinned)
             index.put(record)
-            index.name(self._reference.name, Name(image_id=image_id, digest=digests[0]))
+            index.name([self._reference.name], Name(image_id=image_id, digest=digests[0]))
         return record
 
 

@@ -195,9 +195,9 @@ class ImageSnapshots:
                 pinned=recorded.kind != "build",
                 snapshot=recorded,
             )
-            self._index.put(record)
-            for name in new.names:
-                self._index.name(parse_oci_reference(name).name, Name(image_id=image_id, digest=image_id))
+            self._index.put(record, waits=False)
+            names = [parse_oci_reference(name).name for name in new.names]
+            self._index.name(names, Name(image_id=image_id, digest=image_id), waits=False)
         return record
 
 

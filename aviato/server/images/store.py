@@ -220,7 +220,7 @@ class ImageStore:
             record = None if image_id is None else self._index.record(image_id)
             if record is None:
                 raise self._not_here(reference)
-            self._index.name(wanted.name, Name(image_id=record.image_id, digest=record.digests[0]))
+            self._index.name([wanted.name], Name(image_id=record.image_id, digest=record.digests[0]))
 
     async def snapshot(self, source: AsyncIterator[bytes] | LeftLayer | None, new: NewSnapshot) -> StoredImage:
         """Make an image of a sandbox's layer.
