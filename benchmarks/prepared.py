@@ -164,15 +164,27 @@ def used_bytes(directory: Path) -> int:
     return int(said.stdout.split()[0])  # Its status is not 0 where something has gone meanwhile.
 
 
+def settled_bytes(state: Path) -> int:
+    """The same, once nothing is on its way out any more."""
+    before = used_bytes(state)
+    for _ in range(50):
+        time.sleep(0.2)
+        now = used_bytes(state)
+        if now == before:
+            break
+        before = now
+    return before
+
+
 def measure_disk(parent: aviato.Sandbox, tree: Tree, children: int, state: Path) -> Figures:
     """What a fork adds to the disk, and one more of the same files, which are there by then."""
     size, rows = tree.files * tree.bytes_each, []
     live: list[aviato.Sandbox] = []
     figures: Figures = {}
     for name in (f"fork({children})", "the same once more"):
-        before = used_bytes(state)
+        before = settled_bytes(state)
         live += running(parent.fork(children))
-        added = used_bytes(state) - before
+        added = settled_bytes(state) - before
         rows.append([name, f"{added / 2**20:.2f}", f"{added / size:.3f}"])
         figures[f"disk bytes of {name}, {tree.name}"] = float(added)
     stopped(live)
