@@ -196,6 +196,15 @@ def test_closing_leaves_what_was_handed_out(make_server: Any, monkeypatch: pytes
     eventually(lambda: not places(server))
 
 
+def test_closing_takes_what_is_on_its_way(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = make_server()
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+    with Session() as session:
+        with session.pool(2, warmup=[["sleep", "1"]]):
+            eventually(lambda: len(places(server)) == 2)
+        eventually(lambda: not places(server), 10)
+
+
 def test_what_waits_for_a_place_goes_before(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server = make_server(max_sandboxes=4)
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)

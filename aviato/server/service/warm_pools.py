@@ -253,12 +253,20 @@ class WarmPools:
         while self._is_short(pool):
             pool.making += 1
             try:
-                pool.ready.append(await self._made(pool))
+                warm = await self._made(pool)
             finally:
                 pool.making -= 1
+            if self._is_there(pool):
+                pool.ready.append(warm)
+            else:
+                self._end(*warm)
+
+    def _is_there(self, pool: _Pool) -> bool:
+        """Whether nobody has taken the pool away."""
+        return pool.pool_id is None or self._own.get(pool.pool_id) is pool
 
     def _is_short(self, pool: _Pool) -> bool:
-        if pool.pool_id is not None and self._own.get(pool.pool_id) is not pool:
+        if not self._is_there(pool):
             return False
         admission = self._slots.admission
         # Who starts, or waits for that, goes before.
