@@ -14,8 +14,11 @@ import pytest
 import aviato
 from aviato import AsyncClient, Sandbox
 from aviato.server.backends.local import binary
+from aviato.server.backends.local.left import REST_SECONDS
 from tests.conftest import RunningServer
 from tests.images.whole_images import make_layout, tar_of
+
+NAMES = ("program", "name", "work", "etc", "proc", "dev", "run", "sys", "tmp", "root", "workspace")
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +83,7 @@ def test_sandboxes_write_nothing_to_begin(server: RunningServer, made: Made) -> 
     for _ in range(3):
         with Sandbox.run(container_image=layout) as sandbox:
             assert runs(sandbox) and its_name(sandbox) == (sandbox.sandbox_id, True)
-            assert names(sandbox) == {
-                f"/{name}"
-                for name in ["program", "name", "work", "etc", "proc", "dev", "run", "sys", "tmp", "root", "workspace"]
-            }
+            assert names(sandbox) == {f"/{name}" for name in NAMES}
             assert upper(server, sandbox) == []
     assert len(layers(server) - before) == 2
 
@@ -126,10 +126,12 @@ def test_it_goes_with_its_image(server: RunningServer, made: Made) -> None:
             for _ in range(2):  # And is made again with it.
                 async with await client.sandbox(container_image=layout) as sandbox:
                     assert (await sandbox.exec(["/program", "--version"])).returncode == 0
+                    assert len(await sandbox.list_files("/")) == len(NAMES)
                     assert await client.prune_images() == 0
                     assert len(layers(server) - before) == 2
                 await client.remove_image(layout)
                 assert layers(server) == before
+                await asyncio.sleep(2 * REST_SECONDS)  # From then on its place could be had by another one.
 
     asyncio.run(main())
 
@@ -202,7 +204,12 @@ def test_one_that_cannot_be_made_keeps_nobody(make_server: Any, made: Made, tmp_
         shutil.rmtree(elsewhere, ignore_errors=True)
 
 
-def test_a_server_that_dies_leaves_none_in_part(make_server: Any, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "where", ["sandboxes/*/note", "images/*/blobs/*.part", "images/*/blobs/*.tree", "images/*/blobs/*.tree/root"]
+)
+def test_a_server_that_dies_leaves_none_in_part(
+    make_server: Any, made: Made, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     server = make_server()
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
     layout = made()
@@ -211,8 +218,8 @@ def test_a_server_that_dies_leaves_none_in_part(make_server: Any, made: Made, mo
         async with AsyncClient() as client:
             await client.pull_image(layout)
             making = asyncio.ensure_future(client.sandbox(container_image=layout))
-            while not any(Path(server.state_dir).rglob("sandboxes/*/note")):
-                await asyncio.sleep(0.001)
+            while not making.done() and not any(Path(server.state_dir).rglob(where)):
+                await asyncio.sleep(0)
             server.stop(signal.SIGKILL)
             server.restart()
             sandbox = await making

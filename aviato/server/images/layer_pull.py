@@ -203,6 +203,8 @@ class LayerPulls:
         fd = hold_now(path)
         try:
             if (found := read_layer(self._layers / key, diff_id)) is None:
+                if left.exists():
+                    self._trash.take(tree)  # Of one of the same name that was not finished.
                 _move(left, tree)
                 adopted = adopt(tree / ROOT)
                 return publish(lambda: self._publish(tree, key, diff_id, adopted, path), diff_id)
