@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from aviato.results import Snapshot
 
 MOST_CHILDREN = 10_000
+NOT_OF_CHILDREN = frozenset({"command", "args", "image_fallback", "pool_id", "warmup"})
+"""Fields of a create request that are the parent's alone."""
 
 
 class ForkOptions(TypedDict, total=False):
@@ -78,7 +80,8 @@ def reset_to(given: str | Snapshot | None) -> str | None:
 def fields(known: dict[str, Any] | None, image: str, options: ForkOptions) -> dict[str, Any]:
     """The fields of a child's create request.
 
-    Tags add up, environment variables merge, and so do resources, each limit by its name. A main command is the parent's own.
+    Tags add up, environment variables merge, and so do resources, each limit by its name. A main command is the parent's own,
+    and what a warm-up has done is in the image.
 
     Args:
         known: those of its parent; None where another process has made that.
@@ -91,7 +94,7 @@ def fields(known: dict[str, Any] | None, image: str, options: ForkOptions) -> di
     check_names("fork()", options, ForkOptions.__optional_keys__)
     given = sandbox_config.config(cast("SandboxOptions", dict(options))).create or {}
     parent = given | {"environment_variables": {}, "tags": []} if known is None else known
-    create = {field: value for field, value in parent.items() if field not in ("command", "args", "image_fallback")}
+    create = {field: value for field, value in parent.items() if field not in NOT_OF_CHILDREN}
     create["image"] = image
     if options.get("environment_variables") is not None:
         create["environment_variables"] = {**create["environment_variables"], **given["environment_variables"]}

@@ -19,6 +19,7 @@ mod files;
 mod frames;
 #[cfg(any(test, feature = "fuzz"))]
 mod fuzz;
+mod host_name;
 mod idempotency;
 mod input;
 mod json;

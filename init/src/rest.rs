@@ -8,7 +8,7 @@ use crate::errors::{Fields, Refused};
 use crate::json::{object, Value};
 use crate::limits::sysv;
 use crate::supervisor::Supervisor;
-use crate::sys::{self, AT_FDCWD};
+use crate::sys::{self, Stat, AT_FDCWD};
 
 /// What is in memory, and so in no layer.
 const IN_MEMORY: [&[u8]; 2] = [b"/run", b"/dev/shm"];
@@ -47,6 +47,14 @@ impl InMemory {
         }
         found.sort();
         Some(InMemory(found))
+    }
+
+    /// Takes what process 1 has changed in a file for how it was, if nobody had changed that before.
+    pub fn accept(&mut self, path: &[u8], before: &Stat, after: &Stat) {
+        let of = |found: &Stat| (path.to_vec(), found.inode, found.size, found.changed_nanoseconds);
+        if let Some(known) = self.0.iter_mut().find(|known| **known == of(before)) {
+            *known = of(after);
+        }
     }
 }
 

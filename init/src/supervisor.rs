@@ -14,6 +14,7 @@ use crate::errors::{Fields, Refused};
 use crate::event_loop::{Call, EventLoop, Timer, Token, STOOD_STILL_SECONDS};
 use crate::files::{Open, TreeUpload};
 use crate::frames::{self, Head, Sink};
+use crate::host_name;
 use crate::idempotency::Again;
 use crate::json::{self, object, Value};
 use crate::killing::{Cancel, CancelAll, Kill, KillLost, Renew};
@@ -29,7 +30,7 @@ use crate::subreaper::Subreapers;
 use crate::sys::{self, Event, Room, AT_FDCWD, O_RDONLY};
 
 const PROTOCOL: i64 = 1;
-const FEATURES: [&str; 16] = [
+const FEATURES: [&str; 17] = [
     "exec",
     "files",
     "usage",
@@ -46,7 +47,10 @@ const FEATURES: [&str; 16] = [
     "layer",
     "exact_trees",
     "rest",
+    HOST_NAME,
 ];
+/// Not where there are no namespaces: the name is the machine's.
+const HOST_NAME: &str = "host_name";
 const BACKLOG: i32 = 16;
 const ACCEPT_RETRY_SECONDS: f64 = 1.0;
 const RECEIVED_BYTES: usize = 256 << 10;
@@ -453,10 +457,12 @@ impl Supervisor {
             Err(_) => return,
         };
         self.last_heard = connection.last_heard;
+        let is_own = self.commands.subreapers.is_none();
+        let features = FEATURES.iter().filter(|name| **name != HOST_NAME || is_own);
         let hello = object([
             ("protocol", PROTOCOL.into()),
             ("boot_id", Value::Text(self.boot_id.clone())),
-            ("features", Value::Array(FEATURES.iter().map(|name| (*name).into()).collect())),
+            ("features", Value::Array(features.map(|name| (*name).into()).collect())),
             ("pid_namespace", self.pid_namespace.into()),
             ("orphan_timeout_seconds", self.orphan_seconds.into()),
             ("configured", self.configured.into()),
@@ -631,6 +637,7 @@ impl Supervisor {
         let orphan_seconds = fields.number("orphan_timeout_seconds")?;
         let lifetime = fields.number_or_none("max_lifetime_seconds")?;
         let idle = fields.number_or_none("idle_timeout_seconds")?;
+        let host_name = host_name::of(fields)?;
         let none = object([]);
         let limits = Fields(fields.0.get("limits").unwrap_or(&none));
         let open_files = limits.size_or_none("open_files")?;
@@ -659,7 +666,7 @@ impl Supervisor {
             self.idle_seconds = idle;
             self.look_for_use();
         }
-        Ok(())
+        host_name.map_or(Ok(()), |name| self.be_named(&name))
     }
 
     pub fn exec(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {

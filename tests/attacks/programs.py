@@ -189,7 +189,6 @@ print(call("process_vm_readv", child(), near, 1, far, 1, 0) == 6 and here.raw ==
 def _kernel() -> dict[str, Attack]:
     perf = "struct.pack('<IIQQQQQ', 1, 112, 0, 0, 0, 0, 1 << 5 | 1 << 6).ljust(112, bytes(1))"
     return {
-        "sethostname": Attack(family="machine", source="print(call('sethostname', b'x', 1) == 0)", steps=CAPABILITIES),
         "setdomainname": Attack(family="machine", source="print(call('setdomainname', b'x', 1) == 0)", steps=CAPABILITIES),
         "reboot": Attack(family="machine", source="call('reboot', 1, 2, 3, None)", steps=CAPABILITIES, reaches=True),
         "quotactl": Attack(family="machine", source="print(call('quotactl', 0x80000100, None, 0, None) == 0)", reaches=True),

@@ -22,13 +22,19 @@ SEEN = r"""
 exec 2>&1
 find / -xdev \( -path /proc -o -path /sys -o -path /usr \) -prune -o -printf '%p %y %m %U:%G %s %l\n' | sort
 env | sort; ulimit -a; id; umask; pwd; wc -l </proc/self/cgroup
-cut -d' ' -f4- /proc/self/mountinfo | sed 's,self/fd/[0-9]*,self/fd/N,; s,[ug]id=[0-9]*,id=N,g' | sort -u
+cut -d' ' -f4- /proc/self/mountinfo | sed 's,self/fd/[0-9]*,self/fd/N,g; s,[ug]id=[0-9]*,id=N,g' | sort -u
 grep -Ev '^(Tgid|Ngid|Pid|PPid|NS|Vm|Rss|.*ctxt)' /proc/self/status
 set -- /proc/[0-9]*; echo $#; ls -l /proc/self/fd | wc -l; cat /proc/net/dev /proc/net/tcp /proc/net/unix | cut -d: -f1
 ls -lA /dev /dev/shm | tr -s ' ' | cut -d' ' -f1,3-5,9-; cat /proc/sysvipc/shm /etc/hosts /etc/hostname
+hostname; uname -n; cat /proc/sys/kernel/hostname; bash -c 'echo $HOSTNAME'; python3 -c "$NAMES"
 ls -l /proc/1/fd 2>&1 | head -1; tr '\0' ' ' </proc/1/cmdline; cat /proc/1/oom_score_adj /proc/self/oom_score_adj
 """
 """All that can be seen, but for times and numbers of processes."""
+NAMES = """
+import os, platform, socket
+name = socket.gethostname()
+print(name, platform.node(), os.uname().nodename, socket.gethostbyname(name), socket.getfqdn())
+"""
 
 
 @pytest.fixture
@@ -51,6 +57,11 @@ def places(server: Any) -> list[str]:
     return [path.name for path in Path(server.state_dir, "serve", "sandboxes").iterdir()]
 
 
+def was_ready(server: Any, sandbox: Any) -> bool:
+    """Whether it is in a place that was made for nobody."""
+    return sandbox.sandbox_id not in places(server)
+
+
 def run(sandbox: Any, command: str) -> str:
     return str(sandbox.exec(["sh", "-c", command], check=True).result().stdout)
 
@@ -61,9 +72,13 @@ def full(pool: aviato.Pool) -> None:
 
 
 def seen(sandbox: Any) -> str:
-    """What a sandbox shows, but for its own name and that of its place."""
-    shown = str(sandbox.exec(["sh", "-c", SEEN], check=True).result().stdout)
-    return re.sub("sb-[0-9a-z]{26}", "ID", shown)
+    """What a sandbox shows, but for the name that it has to have.
+
+    The directories on the machine that mounts are of are called after its place; there is no other name anywhere.
+    """
+    shown = str(sandbox.exec(["sh", "-c", f"NAMES='{NAMES}'\n{SEEN}"], check=True).result().stdout)
+    shown = re.sub(r"(?m)^(/\S*sb-)[0-9a-z]{26}(?=.* - )", r"\1PLACE", shown)
+    return shown.replace(sandbox.sandbox_id, "ID")
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -71,20 +86,22 @@ OPTIONS: list[dict[str, Any]] = [
     {"ports": [8000], "working_dir": "/srv/app", "environment_variables": {"A": "1"}},
     {"resources": {"limits": {"memory": "256Mi", "processes": 40}}, "max_lifetime_seconds": 100},
     {"mounted_files": [{"mount_path": "/data/given", "file_content": b"given"}]},
+    {"container_image": aviato.Image.from_("host").run("echo x >/srv/x")},
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "ports", "resources", "files"])
-def test_one_that_was_ready_is_like_a_new_one(session: Session, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "ports", "resources", "files", "image"])
+def test_one_that_was_ready_is_like_a_new_one(server: Any, session: Session, options: dict[str, Any]) -> None:
     with session.pool(1, **options) as pool:
         full(pool)
         claimed, new = pool.sandbox(environment_variables={"B": "2"}), None
-        before = pool.ready().result()
-        name = run(claimed, "hostname").strip()
-        assert name != claimed.sandbox_id and before <= 1  # It was made for nobody.
+        run(claimed, "true")
+        assert was_ready(server, claimed)
         more = {**options, "environment_variables": {**options.get("environment_variables", {}), "B": "2"}}
         new = session.sandbox(**more)
-        assert seen(claimed) == seen(new)
+        shown = seen(claimed)
+        assert shown == seen(new) and shown.count("ID") >= 8
+        assert not re.search("sb-[0-9a-z]{26}", shown)
         assert "B=2" in run(claimed, "env")
 
 
@@ -105,6 +122,28 @@ def test_who_waits_for_it_asks_once(session: Session, monkeypatch: pytest.Monkey
             box.wait()
             assert box.status == "running" and box.started_at is not None
         assert asked == ["POST /v1/sandboxes"] * 2
+
+
+def test_its_name_stays_its_own(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through a later server, a snapshot, a fork and a reset, and of what the server made for it."""
+    server = make_server()
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+    shown = "hostname; tail -n 1 /etc/hosts; cat /root/warm"
+    with Session() as session, session.pool(1, warmup=["hostname >/root/warm; hostname >/run/warm"]) as pool:
+        full(pool)
+        box = pool.sandbox()
+        name, hosts, warm = run(box, shown).splitlines()
+        assert (name, hosts) == (box.sandbox_id, f"127.0.1.1 {name}") and warm != name
+        server.stop(signal.SIGKILL)
+        server.restart()
+        assert run(box, shown).splitlines() == [name, hosts, warm]
+        snapshot = box.snapshot().result()
+        [child] = box.fork(1)
+        assert run(box, shown).splitlines() == [name, hosts, warm] and run(box, "cat /run/warm") == f"{warm}\n"
+        for one in (child, session.sandbox(container_image=snapshot.snapshot_id)):
+            assert run(one, shown).splitlines() == [one.sandbox_id, f"127.0.1.1 {one.sandbox_id}", warm]
+        box.reset().result()
+        assert run(box, shown).splitlines() == [name, hosts, name]
 
 
 def test_each_has_what_it_was_given(session: Session) -> None:
@@ -223,10 +262,11 @@ def test_images_of_the_command_line(make_server: Any, monkeypatch: pytest.Monkey
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
     with Session() as session:
         box = session.sandbox()
-        while run(box, "hostname").strip() == box.sandbox_id:  # None was ready yet.
+        while run(box, "true") or not was_ready(server, box):
             box.stop().result()
             box = session.sandbox()
         eventually(lambda: len(places(server)) == 3)
+        assert run(box, "hostname").strip() == box.sandbox_id
         box.reset().result()
         assert run(box, "hostname").strip() == box.sandbox_id
     server.stop(signal.SIGTERM)

@@ -197,6 +197,14 @@ async def test_many_commands_at_once(box, inside):
     await inside(box).gone()
 
 
+async def test_one_that_was_made_for_nobody_keeps_the_machine_s_name(backend, box):
+    spec = SandboxSpec(sandbox_id=box.id, image=backend.resolve_image(None), host_name="claimed", environment={"A": "1"})
+    assert "host_name" not in box.link.hello["features"]
+    backend.claim(spec, box.link)
+    source = "import ctypes, os; print(ctypes.CDLL(None).sethostname(b'x', 1), os.uname().nodename, os.environ['A'])"
+    assert (await box.python(source)).stdout == f"-1 {os.uname().nodename} 1\n"
+
+
 async def test_a_later_server_finds_it(backend, box):
     exec_id, _ = box.start("sh", "-c", "sleep 0.3; echo whole")
     box.link.detach()

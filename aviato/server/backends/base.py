@@ -202,9 +202,10 @@ class Backend(ABC):
         """
 
     def claim(self, spec: SandboxSpec, link: Process1Link) -> None:
-        """Give what `create` made for one of this kind to another: its environment, directory and times hold from here on.
+        """Give what `create` made for one of this kind to another.
 
-        The image, packages, files, ports, proxy and resources are those that it was made with. Only where `claims` is true.
+        Its host name, environment, directory and times hold from here on. The image, packages, files, ports, proxy and
+        resources are those that it was made with. Only where `claims` is true.
         """
         raise NotImplementedError
 

@@ -41,6 +41,8 @@ LATER_FIELDS = ("terminal", "input", "cases", "user")
 """Of a command, that came after the first version; each is also the name of a feature."""
 TOGETHER = "together"
 """The feature of a process 1 that may send what a command says with its end."""
+HOST_NAME = "host_name"
+"""The feature of a process 1 that can be told its name late."""
 MAX_CHANNELS = 0xFFFF
 
 
@@ -163,10 +165,13 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
             raise
         return link
 
-    def configure(self, configuration: Configuration) -> None:
-        """Tell it once more what holds inside, from here on."""
+    def configure(self, configuration: Configuration, host_name: str) -> None:
+        """Tell it once more what holds inside, from here on, and what the sandbox calls itself, where that can be told."""
         self._orphan_seconds = configuration.orphan_timeout_seconds
-        self._send(FrameType.REQUEST, configuration.payload)
+        payload = configuration.payload
+        if HOST_NAME in self.hello["features"]:
+            payload = b"%b,%b" % (payload[:-1], as_json({HOST_NAME: host_name})[1:])
+        self._send(FrameType.REQUEST, payload)
 
     def detach(self) -> None:
         """Close the connection; the sandbox lives on. Open subscriptions and calls end as `lost`."""

@@ -206,11 +206,11 @@ class Lifecycle:
         """Give it a place that is ready, if there is one; whether there was."""
         if sandbox.record.place_id is not None or (warm := self._warm_pools.take(sandbox, spec)) is None:
             return False
-        sandbox.link, sandbox.host_name, sandbox.was_ready = warm.link, warm.place_id, True
+        sandbox.link, sandbox.was_ready = warm.link, True
         sandbox.record = sandbox.record.but(place_id=warm.place_id)
         self._egress.hand_over(warm.place_id, sandbox)
         # In this order: one that is on record to be in this place has been told what holds there.
-        self._backend.claim(replace(spec, sandbox_id=warm.place_id, host_name=warm.place_id), warm.link)
+        self._backend.claim(replace(spec, sandbox_id=warm.place_id), warm.link)
         self._registry.save(sandbox.record)
         return True
 
@@ -272,7 +272,7 @@ class Lifecycle:
             sandbox.request,
             sandbox.image,
             sandbox.place_id,
-            host_name=sandbox.host_name or sandbox.sandbox_id,
+            host_name=sandbox.sandbox_id,
             secrets=sandbox.secrets,
             max_lifetime_seconds=self.lifetime(sandbox),
             orphan_timeout_seconds=self._settings.orphan_timeout,

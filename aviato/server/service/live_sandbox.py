@@ -60,7 +60,6 @@ class LiveSandbox:
         places_before: the latest of those that resets gave it.
         reset_at: the latest of them, by the monotonic clock.
         began_at: when it began, in seconds since the epoch, where it has moved since.
-        host_name: what it calls itself, where that is not its id.
         done: gives what happened in the place before and must not happen again, until its process 1 knows that.
         settled: set with `ENDED`.
         gone: set with `GONE`.
@@ -104,7 +103,6 @@ class LiveSandbox:
     places_before: dict[str, None] = field(default_factory=dict)
     reset_at: float | None = None
     began_at: float | None = None
-    host_name: str | None = None
     done: asyncio.Future[Done | None] | None = field(default=None, repr=False)
     helpers: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -214,7 +212,7 @@ class LiveSandbox:
             To be set once what those left is kept.
         """
         self._leave(place_id, image=image.reference, image_note=image.note, lies_over=None)
-        self.reset_at, self.began_at, self.host_name = time.monotonic(), None, None
+        self.reset_at, self.began_at = time.monotonic(), None
         self.image, self.secrets = image, secrets
         left = Flag()
         for state in self.execs.values():

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+from aviato.server.backends.base import SandboxSpec
 from tests.attacks import programs
 from tests.attacks.mutate import CAPABILITIES
 from tests.attacks.registry import Area, Arena, Patch, root_only
@@ -47,6 +48,27 @@ def register(name: str, attack: programs.Attack) -> None:
 
 for _name, _attack in programs.ATTACKS.items():
     register(_name, _attack)
+
+
+# Process 1 names a sandbox that was ready, so that the filter has no rule of it.
+area.program(
+    "sethostname", programs.PRELUDE + "print(call('sethostname', b'x', 1) == 0 and os.uname().nodename == 'x')", NO_CAPABILITIES
+)
+
+
+@area.attack("name a sandbox that was ready", NO_CAPABILITIES)
+async def claimed(arena: Arena) -> bool:
+    """By a command of before and by one of after, each in the namespace that marks it."""
+    source = programs.PRELUDE + "input()\nprint(call('sethostname', b'x', 1) == 0)"
+    async with arena.box() as box:
+        exec_id, subscription = box.start("python3", "-I", "-c", source, stdin=True)
+        spec = SandboxSpec(sandbox_id=box.id, image=arena.backend.resolve_image(None), host_name="claimed")
+        arena.backend.claim(spec, box.link)
+        await box.link.write_stdin(exec_id, b"\n", 0, True)
+        said = [(await box.finish(exec_id, subscription)).stdout, (await box.run("hostname")).stdout]
+        said.append((await box.python(source, stdin=b"\n")).stdout)
+    assert said[1] == "claimed\n"
+    return "True\n" in said
 
 
 MODULES = area.defence("filter: kernel code", families=("kernel code",))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import random
+from typing import Any
 
 import pytest
 
 from aviato.server.backends.conformance.peer import Peer, Refused
 from aviato.server.backends.conformance.process_1 import Process1
 from aviato.wire.frames import HEAD, MAX_PAYLOAD_BYTES, PROTOCOL, FrameType, encode
+from aviato.wire.ids import new_exec_id
 
 pytestmark = pytest.mark.anyio
 
@@ -38,6 +40,42 @@ async def test_the_newest_connection_replaces_the_one_before_and_commands_run_on
     seen = await second.finish(channel)
     assert seen.stdout == "two\n" and seen.result["returncode"] == 0
     assert (await process_1.connect()).hello["execs"][spec.exec_id]["state"] == "ended"
+
+
+AGAIN: dict[str, Any] = {
+    "environment": {"GIVEN": "yes"},
+    "working_dir": "/tmp",
+    "nice": 0,
+    "limits": {},
+    "orphan_timeout_seconds": 600,
+    "max_lifetime_seconds": None,
+    "idle_timeout_seconds": None,
+}
+
+
+async def test_one_that_is_configured_again_is_somebody_else_s(process_1: Process1) -> None:
+    peer, name = process_1.peer, "another-" + new_exec_id()[3:]
+    before = (await peer.sh("hostname; pwd; echo $GIVEN; cat /etc/hosts")).stdout
+    await peer.send(FrameType.REQUEST, json.dumps({"op": "configure", **AGAIN, "host_name": name}).encode())
+    after = (await peer.sh("hostname; pwd; echo $GIVEN; cat /etc/hosts")).stdout
+    named = name if "host_name" in peer.hello["features"] else before.split()[0]
+    assert after.splitlines()[:3] == [named, "/tmp", "yes"]
+    hosts = [line.split() for line in before.splitlines()[3:]]
+    renamed = [[named if word == before.split()[0] else word for word in line] for line in hosts]
+    assert [line.split() for line in after.splitlines()[3:]] == renamed
+
+
+@pytest.mark.parametrize("name", ["", "two words", "x" * 65, 7, ["x"], "a\nb"])
+async def test_a_name_that_none_can_be_changes_nothing(process_1: Process1, name: Any) -> None:
+    peer = process_1.peer
+    if "host_name" not in peer.hello["features"]:
+        pytest.skip("it cannot be told a name")
+    channel = peer.open()
+    await peer.send(FrameType.REQUEST, json.dumps({"op": "configure", **AGAIN, "host_name": name}).encode(), channel=channel)
+    with pytest.raises(Refused) as caught:
+        await peer.next(channel)
+    assert caught.value.code == "VALIDATION" and "host_name" in str(caught.value)
+    assert (await peer.sh("echo $GIVEN")).stdout == "\n"
 
 
 WRONG = {

@@ -39,7 +39,9 @@ def supervisor_rules(abi: int, asks: bool = True) -> tuple[Rule, ...]:
         # Without namespaces there are the server, trainers and other sandboxes, all with the same uid.
         *local.tracing_of(None),
         *local.limits_of_others("limits by number", local.ASK if asks else errno.EPERM),
+        # Here process 1 has no use for them, and the name is the machine's.
         Rule("namespaces", ("unshare",), where=(Condition(0, local.NEWUTS, local.NEWUTS),)),
+        Rule("machine", ("sethostname",)),
         # The machine's network and its Unix sockets, some of which obey whoever has the server's uid. No filter can look at
         # the address that a socket is connected to, and Landlock at no other than that of TCP. Pairs are left.
         Rule("sockets", ("socket",), errno.EAFNOSUPPORT),

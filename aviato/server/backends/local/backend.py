@@ -492,7 +492,7 @@ class LocalBackend(Backend):
 
     def claim(self, spec: SandboxSpec, link: Process1Link) -> None:
         """See `Backend`."""
-        link.configure(self._configured(spec))
+        link.configure(self._configured(spec), _host_name(spec))
 
     async def reconnect(self, sandbox_id: str) -> Process1Link | None:
         """See `Backend`."""
