@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from aviato.api.sandbox import Sandbox
     from aviato.bridge.operation import OperationRef
+    from aviato.calls.recipe import BuildCounts
     from aviato.calls.sandbox_config import SandboxConfig, SandboxOptions
     from aviato.core.client import Client
     from aviato.core.lease import Lease
@@ -37,7 +38,7 @@ class Pool:
         options: SandboxOptions,
         config_of: Callable[[SandboxOptions], SandboxConfig],
         make: Callable[[SandboxConfig], Sandbox],
-        on_step: Callable[[bool], None],
+        counts: BuildCounts,
     ) -> None:
         self._pool_id = new_pool_id()
         self._size = size
@@ -45,7 +46,7 @@ class Pool:
         self._options = options
         self._config_of = config_of
         self._make = make
-        self._on_step = on_step
+        self._counts = counts
         self._config = self._made_with(options)
         self._keeper: PoolKeeper | None = None
         self._closing: OperationRef[None] | None = None
@@ -135,6 +136,6 @@ async def _begin(here: weakref.ref[Pool], client: Client, lease: Lease) -> None:
         return
     create = pool._config.create or {}
     recipe = pool._config.recipe
-    beginning = None if recipe is None else Building(recipe, client, lease, create, pool._on_step)
+    beginning = None if recipe is None else Building(recipe, client, lease, create, pool._counts)
     pool._keeper = PoolKeeper(pool._pool_id, pool._size, create, lambda: here() is not None)
     background(pool._keeper.keep(client, beginning))

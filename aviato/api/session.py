@@ -159,7 +159,7 @@ class Session:
 
         commands = pooling.warmup(warmup)
         fields = {"warmup": commands} if commands else {}
-        made = Pool(pooling.size(size), fields, options, self._config, self._sandbox, self._metrics.build_step)
+        made = Pool(pooling.size(size), fields, options, self._config, self._sandbox, self._metrics)
         self._pools.add(made)
         return made
 

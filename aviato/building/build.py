@@ -32,12 +32,14 @@ from aviato.wire.ids import new_sandbox_id, new_snapshot_id
 from aviato.wire.images import BUILT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from aviato.building.copy_files import Found
     from aviato.building.steps import Source, Step
+    from aviato.calls.recipe import BuildCounts
     from aviato.core.client import Client
     from aviato.core.lease import Lease
+    from aviato.results import ImageInfo
 
     Part = list[Step]
 
@@ -50,9 +52,7 @@ BUILDING, CACHED = "building: ", "cached: "
 """How the lines begin that say of each step that it is made, or is there."""
 
 
-async def build(
-    client: Client, lease: Lease, source: Source, create: dict[str, Any], on_step: Callable[[bool], None] | None = None
-) -> str:
+async def build(client: Client, lease: Lease, source: Source, create: dict[str, Any], counts: BuildCounts | None = None) -> str:
     """What an image is called once it is there.
 
     Args:
@@ -60,13 +60,13 @@ async def build(
         lease: of its sandboxes.
         source: what it is to be.
         create: fields of its sandboxes but the image.
-        on_step: is told of each step that is done, whether it was there.
+        counts: is told of each step, and of the image that it begins with.
 
     Raises:
         SandboxImageError: it cannot be built; its reason is `build_failed` where a step failed.
     """
     async with Downloads() as downloads:
-        return await _Builder(client, lease, create, downloads, on_step).built(source)
+        return await _Builder(client, lease, create, downloads, counts).built(source)
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,13 @@ class _Builder:
         lease: Lease,
         create: dict[str, Any],
         downloads: Downloads,
-        on_step: Callable[[bool], None] | None,
+        counts: BuildCounts | None,
     ) -> None:
         self._client = client
         self._lease = lease
         self._downloads = downloads
         self._create = _bare(create)
-        self._on_step = on_step or (lambda is_cached: None)
+        self._counts = counts
         self._plans: dict[Source, _Plan] = {}
 
     async def built(self, source: Source) -> str:
@@ -112,14 +112,18 @@ class _Builder:
                 break
         for number in range(there):
             self._tell(CACHED, plan, number)
-            self._on_step(True)
+            self._count_step(True)
         current = plan.base if there == 0 else plan.names[there - 1]
         for number in range(there, len(plan.parts)):
             self._tell(BUILDING, plan, number)
             await self._make(plan.parts[number], current, plan.names[number])
-            self._on_step(False)
+            self._count_step(False)
             current = plan.names[number]
         return current
+
+    def _count_step(self, is_cached: bool) -> None:
+        if self._counts is not None:
+            self._counts.build_step(is_cached)
 
     def _tell(self, how: str, plan: _Plan, number: int) -> None:
         for step in plan.parts[number][-1:]:
@@ -152,16 +156,27 @@ class _Builder:
         """The id of an image, fetched if need be; of what is the machine's own, its name. And what it says of commands."""
         info: Any
         if not _is_of_machine(base):
-            info = await self._client.inspect_image(base) if await self._is_here(base) else await have(self._client, base)
+            info = await (self._client.inspect_image(base) if await self._is_here(base) else self._fetched(base))
         elif base == "host" or base.startswith("dir:") or (info := await self._of_interpreter(base)) is None:
             return base, Commands(path=PATH if base.startswith("dir:") else f"/.aviato/bin:{PATH}")
         commands = Commands(info.environment, info.working_dir, tuple(info.entrypoint), tuple(info.command))
         return str(info.image_id), commands
 
+    async def _fetched(self, base: str) -> ImageInfo:
+        try:
+            info = await have(self._client, base)
+        except SandboxImageError:
+            if self._counts is not None:
+                self._counts.image_used(None)
+            raise
+        if self._counts is not None:
+            self._counts.image_prefetched(info)
+        return info
+
     async def _of_interpreter(self, base: str) -> Any:
         """The image of that name; None: it is an interpreter of the machine's. The server says which, once it starts."""
         if not await self._is_here(base):
-            sandbox = self._sandbox(base, has_network=False)
+            sandbox = self._sandbox(base, has_network=False, counts=self._counts)
             try:
                 await sandbox.wait()
             finally:
@@ -225,11 +240,12 @@ class _Builder:
         finally:
             await in_thread(lambda: shutil.rmtree(folder, ignore_errors=True))
 
-    def _sandbox(self, image: str, *, has_network: bool) -> AsyncSandbox:
+    def _sandbox(self, image: str, *, has_network: bool, counts: BuildCounts | None = None) -> AsyncSandbox:
         create = {**self._create, "image": image}
         if not has_network:
             create["egress_mode"] = "none"
-        return AsyncSandbox(SandboxHandle(new_sandbox_id(), self._client, self._lease, create), math.inf)
+        on_image = None if counts is None else counts.image_used
+        return AsyncSandbox(SandboxHandle(new_sandbox_id(), self._client, self._lease, create, on_image=on_image), math.inf)
 
 
 def _is_of_machine(base: str) -> bool:

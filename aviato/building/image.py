@@ -18,10 +18,11 @@ from aviato.values.parameters import Suggesting, suggests
 from aviato.values.representation import named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from aviato.bridge.operation import OperationRef
     from aviato.building.steps import Step
+    from aviato.calls.recipe import BuildCounts
     from aviato.core.client import Client
     from aviato.core.lease import Lease
     from aviato.defaults import SandboxDefaults
@@ -158,13 +159,11 @@ class Image(Recipe, Suggesting):
 
         return begin(call(config.connection, work), f"build an image of {self.base}")
 
-    async def _built(
-        self, client: Client, lease: Lease, create: dict[str, Any], on_step: Callable[[bool], None] | None = None
-    ) -> str:
+    async def _built(self, client: Client, lease: Lease, create: dict[str, Any], counts: BuildCounts | None = None) -> str:
         """See `Recipe`."""
         from aviato.building.build import build
 
-        return await build(client, lease, Source(self.base, self.steps), create, on_step)
+        return await build(client, lease, Source(self.base, self.steps), create, counts)
 
     def __repr__(self) -> str:
         return named("Image", {"base": self.base, "steps": self.steps})

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aviato.core.client import Client
     from aviato.core.lease import Lease
+    from aviato.results import ImageInfo
+    from aviato.wire.images import ImagePull
+
+
+class BuildCounts(Protocol):
+    """What counts builds: `policy.metrics.Metrics` does."""
+
+    def build_step(self, is_cached: bool) -> None:
+        """A step is done, or was there."""
+        ...
+
+    def image_prefetched(self, info: ImageInfo) -> None:
+        """The image that a build begins with is there."""
+        ...
+
+    def image_used(self, pull: ImagePull | None) -> None:
+        """It cannot be had, where this is None."""
+        ...
 
 
 class Recipe(ABC):
@@ -26,16 +42,14 @@ class Recipe(ABC):
         return f"to be built: {hashlib.sha256(said).hexdigest()}"
 
     @abstractmethod
-    async def _built(
-        self, client: Client, lease: Lease, create: dict[str, Any], on_step: Callable[[bool], None] | None = None
-    ) -> str:
+    async def _built(self, client: Client, lease: Lease, create: dict[str, Any], counts: BuildCounts | None = None) -> str:
         """Have it made, unless it is there.
 
         Args:
             client: of the server.
             lease: of the sandboxes in which that happens.
             create: the fields of the sandbox that is to be.
-            on_step: is told of each step that is done, whether it was there.
+            counts: is told of each step, and of the image that it begins with.
 
         Returns:
             What it is called there.
@@ -53,7 +67,7 @@ class Building:
         client: of the server.
         lease: of this process there.
         create: the fields of the sandbox.
-        on_step: is told of each step, as of `Recipe`, where this one begins the build.
+        counts: is told of what is done, as of `Recipe`, where this one begins the build.
     """
 
     status_reason = "building"
@@ -64,13 +78,13 @@ class Building:
         client: Client,
         lease: Lease,
         create: dict[str, Any],
-        on_step: Callable[[bool], None] | None = None,
+        counts: BuildCounts | None = None,
     ) -> None:
         self._recipe = recipe
         self._client = client
         self._lease = lease
         self._create = create
-        self._on_step = on_step
+        self._counts = counts
 
     async def taken(self) -> str:
         """The image, once it is there."""
@@ -79,7 +93,7 @@ class Building:
         builds = self._lease.builds
         task = builds.get(self._recipe)
         if task is None or task.error() is not None:
-            work = self._recipe._built(self._client, self._lease, self._create, self._on_step)
+            work = self._recipe._built(self._client, self._lease, self._create, self._counts)
             task = builds[self._recipe] = SharedTask(work, "build an image")
         return await task.outcome()
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aviato.core.lifecycle import Beginning, SandboxHandle
     from aviato.core.snapshots import Fork
     from aviato.policy.metrics import Metrics
+    from aviato.wire.images import ImagePull
     from aviato.wire.sandboxes import SandboxInfo
 
 T = TypeVar("T")
@@ -84,15 +85,24 @@ class SandboxState:
         create = None if self.accepted else self.config.create
         metrics = self.metrics
         on_running: Callable[[float, bool], None] | None = None
+        on_image: Callable[[ImagePull | None], None] | None = None
         if metrics is not None:
             on_running = partial(metrics.startup, pooled="pool_id" in (self.config.create or {}))
+            on_image = metrics.image_used
         beginning: Beginning | None = self.fork
         if create is not None and self.config.recipe is not None and beginning is None:
             from aviato.calls.recipe import Building
 
-            beginning = Building(self.config.recipe, client, lease, create, None if metrics is None else metrics.build_step)
+            beginning = Building(self.config.recipe, client, lease, create, metrics)
         return SandboxHandle(
-            self.sandbox_id, client, lease, create, on_running=on_running, slots=self.slots, beginning=beginning
+            self.sandbox_id,
+            client,
+            lease,
+            create,
+            on_running=on_running,
+            on_image=on_image,
+            slots=self.slots,
+            beginning=beginning,
         )
 
     async def start_in_background(self) -> None:

@@ -374,7 +374,7 @@ class Execution(ExecCalls):
     def _has_started(self, started: Started) -> None:
         self.started = True
         self._wide_window = started.wide_window
-        self.handle.runs(started.started_at, started.startup_seconds, started.was_ready)
+        self.handle.runs(started.started_at, started.startup_seconds, started.was_ready, started.image_pull)
         if self._running is not None and not self._running.done():
             self._running.set_result(True)
 

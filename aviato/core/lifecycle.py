@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from aviato.core.client import Client
     from aviato.core.concurrency_slots import ConcurrencySlots
     from aviato.core.lease import Lease
+    from aviato.wire.images import ImagePull
 
+IMAGE_PULL_FAILED = "image_pull_failed"
+"""A `status_reason`."""
 NO_SERVER = frozenset({"configuration", "embedded_start", "state_dir", "tls"})
 """Reasons for which no request was ever sent."""
 
@@ -67,6 +70,7 @@ class SandboxHandle:
         lease: this process at that server.
         create: the fields of the create request; None for a sandbox that exists already.
         on_running: told once how long the start took, and whether it was ready in a pool.
+        on_image: told once what it took to have its image, or that it cannot be had.
         slots: those of its session, where that has a limit.
         beginning: what has to be there before it can be asked for.
 
@@ -88,6 +92,7 @@ class SandboxHandle:
         create: dict[str, Any] | None,
         *,
         on_running: Callable[[float, bool], None] | None = None,
+        on_image: Callable[[ImagePull | None], None] | None = None,
         slots: ConcurrencySlots | None = None,
         beginning: Beginning | None = None,
     ) -> None:
@@ -108,6 +113,7 @@ class SandboxHandle:
         self._asked_at = 0.0
         self._queued_seconds = 0.0
         self._on_running = on_running
+        self._on_image = on_image
         self._start: SharedTask[None] | None = None
         self._watches: dict[str, SharedTask[SandboxInfo]] = {}
         self._stop: SharedTask[None] | None = None
@@ -293,6 +299,7 @@ class SandboxHandle:
     def see(self, info: SandboxInfo) -> SandboxInfo:
         """Take note of what the server says."""
         self.info = info
+        self._has_image(info.image_pull, failed=info.status_reason == IMAGE_PULL_FAILED)
         if info.started_at is not None:
             self.has_started(info.startup_seconds, info.was_ready)
         if info.status is SandboxStatus.RUNNING:
@@ -319,8 +326,17 @@ class SandboxHandle:
         if report is not None and startup_seconds is not None:
             report(startup_seconds + self._queued_seconds, was_ready)
 
-    def runs(self, started_at: float | None, startup_seconds: float | None, was_ready: bool) -> None:
+    def _has_image(self, pull: ImagePull | None, *, failed: bool = False) -> None:
+        """What is known of its image; counted once."""
+        if (pull is not None or failed) and self._on_image is not None:
+            report, self._on_image = self._on_image, None
+            report(pull)
+
+    def runs(
+        self, started_at: float | None, startup_seconds: float | None, was_ready: bool, image_pull: ImagePull | None = None
+    ) -> None:
         """A command in it has begun, so it runs: known without asking."""
+        self._has_image(image_pull)
         self.has_started(startup_seconds, was_ready)
         if self.info is not None and self.info.status is SandboxStatus.PENDING:
             update: dict[str, Any] = {"status": SandboxStatus.RUNNING, "queue": None}
@@ -353,6 +369,8 @@ class SandboxHandle:
 
     def has_failed(self, error: AviatoError) -> None:
         """A call failed; if that was by the end of the sandbox, what is known of it is out of date."""
+        if isinstance(error, SandboxImageError) and error.reason == IMAGE_PULL_FAILED:
+            self._has_image(None, failed=True)
         if isinstance(error, (SandboxFailedError, SandboxNotRunningError, SandboxTerminatedError)):
             self.lease.following.may_have_ended(self)
 
@@ -497,7 +515,7 @@ def ending_error(info: SandboxInfo) -> AviatoError | None:
     fields: dict[str, Any] = {"sandbox_id": info.sandbox_id, "is_infrastructure": info.is_infrastructure}
     detail = f": {info.message}" if info.message else ""
     subject = f"sandbox {info.sandbox_id}"
-    if reason == "image_pull_failed":
+    if reason == IMAGE_PULL_FAILED:
         return SandboxImageError(f"{subject} has no image{detail}", reason=reason, **fields)
     if status is SandboxStatus.FAILED:
         code = "" if info.returncode is None else f" with returncode {info.returncode}"

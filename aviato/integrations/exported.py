@@ -19,10 +19,10 @@ COUNTERS = {
     "output_truncations": ("output_truncations", "commands of whose output some was left out"),
     "retries": ("retries", "requests that were repeated"),
     "sandboxes_created": ("sandboxes_created", "sandboxes that sessions made"),
-    "image_pulls": ("image_pulls", "prefetched images that had to come"),
+    "image_pulls": ("image_pulls", "images that had to come, for a sandbox or ahead"),
     "image_pull_bytes": ("image_pull_bytes", "bytes that were downloaded for them"),
-    "image_cache_hits": ("image_cache_hits", "prefetched images that were there"),
-    "image_pull_failures": ("image_pull_failures", "prefetched images that could not be had"),
+    "image_cache_hits": ("image_cache_hits", "images of sandboxes, or asked for ahead, that were there"),
+    "image_pull_failures": ("image_pull_failures", "images that could not be had"),
     "build_steps": ("build_steps", "steps of built images that were made"),
     "build_steps_cached": ("build_steps_cached", "steps of built images that were there"),
     "snapshots": ("snapshots", "snapshots that were taken, those of forks left out"),
@@ -35,7 +35,7 @@ COUNTERS = {
 DURATIONS = {
     "exec": "how long commands ran, in seconds",
     "startup": "from the request until a sandbox ran, queue included, in seconds",
-    "image_pull": "how long prefetched images took that had to come, in seconds",
+    "image_pull": "how long images took that had to come, in seconds",
 }
 GAUGES = {
     f"{what}_execs_per_sandbox": f"{text} number of commands in a sandbox; living sessions, since their last reset"

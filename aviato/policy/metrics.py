@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aviato.results import ImageInfo
+    from aviato.wire.images import ImagePull
 
 Outcome: TypeAlias = Literal["ok", "nonzero", "error", "cancelled"]
 Duration: TypeAlias = Literal["exec", "startup", "image_pull"]
@@ -129,12 +130,23 @@ class Metrics:
         """Count an image that was asked for ahead: pulled, there already, or not to be had."""
         if info.status == "failed":
             self._add("image_pull_failures")
-        elif info.pull_seconds is None:
+        else:
+            self._had_image(info.pull_seconds, info.done_bytes)
+
+    def image_used(self, pull: ImagePull | None) -> None:
+        """Count the image of a sandbox; None: it could not be had."""
+        if pull is None:
+            self._add("image_pull_failures")
+        else:
+            self._had_image(pull.seconds, pull.done_bytes)
+
+    def _had_image(self, pull_seconds: float | None, done_bytes: int) -> None:
+        if pull_seconds is None:
             self._add("image_cache_hits")
         else:
             self._add("image_pulls")
-            self._add("image_pull_bytes", info.done_bytes)
-            self._measure("image_pull", info.pull_seconds)
+            self._add("image_pull_bytes", done_bytes)
+            self._measure("image_pull", pull_seconds)
 
     def build_step(self, is_cached: bool) -> None:
         """Count a step of a build, which was made or was there."""

@@ -10,6 +10,7 @@ from aviato.options import SandboxStatus
 from aviato.wire import bounds
 from aviato.wire.base import RequestModel, ResponseModel, empty
 from aviato.wire.frames import INPUT_BYTES
+from aviato.wire.images import ImagePull
 from aviato.wire.sandboxes import Base64, CreateSandbox, EnvironmentName, ExecId, QueueInfo, SandboxId, Text
 
 ReaderId = Annotated[str, Field(max_length=64, pattern="^[0-9a-z]*$")]
@@ -133,6 +134,8 @@ class Started(ResponseModel):
     started_at: float | None = None
     startup_seconds: float | None = None
     was_ready: bool = False
+    """As of the sandbox."""
+    image_pull: ImagePull | None = None
     """As of the sandbox."""
     status: SandboxStatus = SandboxStatus.RUNNING
     wide_window: bool = False

@@ -15,6 +15,15 @@ BUILT = "aviato.build"
 """In the names of steps of builds, in the place of a registry: they are names nowhere else."""
 
 
+class ImagePull(ResponseModel):
+    """What it took to have the image of a sandbox."""
+
+    seconds: float | None = None
+    """How long it took to come; None: it was here when the sandbox was asked for."""
+    done_bytes: int = 0
+    """That were downloaded for it."""
+
+
 class ImageInfo(ResponseModel):
     """An image that is here, on its way, or could not be had. Times are seconds since the epoch."""
 

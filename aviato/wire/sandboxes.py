@@ -12,7 +12,7 @@ from aviato.values import hosts
 from aviato.wire import bounds
 from aviato.wire.base import RequestModel, ResponseModel, empty
 from aviato.wire.ids import ID_PATTERN, SANDBOX_ID_PATTERN
-from aviato.wire.images import ImageReference
+from aviato.wire.images import ImagePull, ImageReference
 from aviato.wire.resources import NO_RESOURCES, Resources
 
 PoolId = Annotated[str, StringConstraints(pattern=f"^pl-{ID_PATTERN}$")]
@@ -174,6 +174,9 @@ class SandboxInfo(ResponseModel):
     """From acceptance to running, queue included, by the server's monotonic clock."""
     was_ready: bool = False
     """Whether it was ready in a pool when it was asked for; a server that was started since does not know it."""
+    image_pull: ImagePull | None = None
+    """Of an image of a registry or a file. None: it has none of these, it waited for a pull that somebody else had begun, or a
+    server that was started since does not know it."""
     returncode: int | None = None
     """Exit code of the main command."""
     detached: bool = False

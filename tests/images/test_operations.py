@@ -346,6 +346,58 @@ def test_a_session_counts_what_it_prefetches(layout: str, tmp_path: Path) -> Non
     assert counted["aviato/max_image_pull_seconds"] == counted["aviato/avg_image_pull_seconds"] > 0
 
 
+def counted(session: Session) -> dict[str, Any]:
+    """What a session tells of images, but for times."""
+    found = {name.removeprefix("aviato/"): value for name, value in session.get_metrics().items() if "image" in name}
+    return {name: value for name, value in found.items() if not name.endswith("seconds")}
+
+
+def test_a_session_counts_what_its_sandboxes_wait_for(layout: str, tmp_path: Path) -> None:
+    """Each pull once, whoever waits for it, with its bytes and seconds; and what was there."""
+    size = max(path.stat().st_size for path in Path(layout[4:], "blobs/sha256").iterdir())
+    with SlowRegistry(layout) as registry, Session() as first:
+        boxes = [first.sandbox(container_image=registry.reference) for _ in range(3)]
+        calls = [box.exec(["/program", "--version"]) for box in boxes]
+        deadline = time.monotonic() + 20
+        while {str(box.status_reason) for box in boxes} != {"pulling"}:
+            assert time.monotonic() < deadline
+            [box.get_status() for box in boxes]
+            time.sleep(0.02)
+        registry.free.set()
+        assert [call.result(60).returncode for call in calls] == [0] * 3
+        said = counted(first)
+        assert said.pop("image_pull_bytes") >= size and said == {"image_pulls": 1}
+        assert 0 < first.get_metrics()["aviato/max_image_pull_seconds"] < 30
+        first.sandbox().exec(["true"]).result(60)
+        first.sandbox(container_image=registry.reference).wait()
+        with first.pool(1, container_image=registry.reference) as pool:
+            pool.sandbox().wait()
+        assert counted(first)["image_pulls"] == 1 and counted(first)["image_cache_hits"] == 2
+        snapshot = boxes[0].snapshot().result(60)
+        first.sandbox(container_image=snapshot.snapshot_id).wait()
+        assert counted(first)["image_cache_hits"] == 2  # A snapshot comes from nowhere.
+        missing = first.sandbox(container_image=registry.reference.replace(":1", ":none"))
+        with pytest.raises(SandboxImageError):
+            missing.exec(["true"]).result(60)
+        assert counted(first)["image_pull_failures"] == 1
+        boxes[0].reset().result(60)
+        assert counted(first)["image_pulls"] == 1
+        aviato.Sandbox.delete_snapshot(snapshot.snapshot_id).result(60)
+
+
+def test_a_session_counts_what_its_builds_begin_with(layout: str, tmp_path: Path) -> None:
+    with SlowRegistry(layout) as registry, Session() as session:
+        registry.free.set()
+        image = aviato.Image.from_(registry.reference).copy(tmp_path / "image" / "oci-layout", "/srv/of")
+        session.sandbox(container_image=image).wait()
+        said = counted(session)
+        assert said.pop("image_pull_bytes") > 0 and said == {"image_pulls": 1}
+        missing = aviato.Image.from_(registry.reference.replace(":1", ":none")).workdir("/srv")
+        with pytest.raises(SandboxImageError):
+            session.sandbox(container_image=missing).wait()
+        assert counted(session)["image_pull_failures"] == 1
+
+
 def test_a_mirror_is_asked_first_and_the_cache_is_bounded(layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = make_state_dir()
     with SlowRegistry(layout) as registry:

@@ -62,8 +62,18 @@ class ImagePulls:
         )
         self._running: dict[str, _Running] = {}
 
-    async def pull(self, reference: OciReference, on_progress: Callable[[Progress], None] | None) -> ImageRecord:
+    async def pull(
+        self,
+        reference: OciReference,
+        on_progress: Callable[[Progress], None] | None = None,
+        on_begin: Callable[[], None] | None = None,
+    ) -> ImageRecord:
         """Have an image; a pull ends when nobody waits for it any more, and the next one goes on with it.
+
+        Args:
+            reference: of the image.
+            on_progress: called in the loop, now and then.
+            on_begin: called where this is the call that begins it.
 
         Raises:
             SandboxImageError: it cannot be had.
@@ -73,6 +83,8 @@ class ImagePulls:
         if running is None:
             running = self._running[reference.name] = _Running()
             running.task = asyncio.create_task(self._pull(reference, running), name=f"pull {reference.name}")
+            if on_begin is not None:
+                on_begin()
         running.waiting += 1
         if on_progress is not None:
             running.progress.listeners.append(on_progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from aviato.exceptions import SandboxImageError
 from aviato.server.images.interpreters import Interpreter, choose, choose_default
 from aviato.server.images.oci_reference import parse_oci_reference
 from aviato.server.images.reference import parse
-from aviato.server.images.resolved import ResolvedImage
+from aviato.server.images.resolved import Came, ResolvedImage
 from aviato.server.images.store import MOST_LAYERS
 from aviato.wire.ids import SNAPSHOT_ID
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from aviato.server.images.image_index import RecordedSnapshot
     from aviato.server.images.store import ImageStore
-    from aviato.server.images.stored_image import UnpackedImage
+    from aviato.server.images.stored_image import Progress, UnpackedImage
 
 NO_REGISTRY = "this server pulls from no registry"
 ROOT_USERS = ("", "0", "root", "0:0", "root:root", "0:root", "root:0")
@@ -97,8 +98,10 @@ class LocalImages:
             SandboxImageError: it cannot be had, and why; the message names what there is.
         """
         assert self.store is not None
+        coming = _Coming()
         try:
-            return self._stored(image.reference, await self.store.pull(image.reference))
+            stored = await self.store.pull(image.reference, on_progress=coming.hear, on_begin=coming.begin)
+            return replace(self._stored(image.reference, stored), came=coming.came())
         except SandboxImageError as error:
             raise self._with_nearest(error, image.reference) from error
 
@@ -227,6 +230,23 @@ class LocalImages:
         more = f" and {len(there) - CANDIDATES} more" if len(there) > CANDIDATES else ""
         without = "" if minors else "; this machine has no Python interpreter"
         return f"; there are {', '.join(there[:CANDIDATES])}{more}{without}"
+
+
+class _Coming:
+    """What it takes to have an image come, where it is this call that begins it."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._done_bytes = 0
+
+    def begin(self) -> None:
+        self._began = time.monotonic()
+
+    def hear(self, progress: Progress) -> None:
+        self._done_bytes = progress.done_bytes
+
+    def came(self) -> Came | None:
+        return None if self._began is None else Came(time.monotonic() - self._began, self._done_bytes)
 
 
 def _strange_directories(root: str) -> tuple[tuple[str, int], ...]:

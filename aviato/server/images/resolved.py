@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from aviato.server.images.image_config import ImageConfig
+
+
+class Came(NamedTuple):
+    """What it took to have an image come.
+
+    Attributes:
+        seconds: how long it took.
+        done_bytes: that were downloaded for it.
+    """
+
+    seconds: float
+    done_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +39,7 @@ class ResolvedImage:
         owner: of a snapshot, the tenant who has it; None: whoever may use this server.
         is_snapshot: it was made of a sandbox here.
         config: what such an image says of its commands.
+        came: of one that this call alone has had come; nothing that the image is.
     """
 
     reference: str
@@ -41,6 +54,7 @@ class ResolvedImage:
     lacks_start: bool = False
     owner: str | None = None
     is_snapshot: bool = False
+    came: Came | None = field(default=None, compare=False)
 
     @property
     def is_host(self) -> bool:

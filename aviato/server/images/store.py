@@ -134,7 +134,12 @@ class ImageStore:
         return kept[1]
 
     async def pull(
-        self, reference: str, *, refresh: bool = False, on_progress: Callable[[Progress], None] | None = None
+        self,
+        reference: str,
+        *,
+        refresh: bool = False,
+        on_progress: Callable[[Progress], None] | None = None,
+        on_begin: Callable[[], None] | None = None,
     ) -> StoredImage:
         """The image that a reference means, fetched if it is not here. Whoever asks for one that is on its way joins.
 
@@ -142,6 +147,7 @@ class ImageStore:
             reference: of a registry, or `oci:PATH[:TAG]`, or `docker-archive:PATH[:NAME]`.
             refresh: ask the registry although the image is here, since a tag may mean another one there.
             on_progress: called in the loop, now and then.
+            on_begin: called where the image is not here and nobody fetches it yet.
 
         Raises:
             SandboxImageError: the image cannot be had; its `reason` says why.
@@ -150,7 +156,7 @@ class ImageStore:
             return found
         try:
             parsed = await in_thread(lambda: parse_oci_reference(_absolute(reference)))
-            record = await self._pulls.pull(parsed, on_progress)
+            record = await self._pulls.pull(parsed, on_progress, on_begin)
             if self._most_bytes is not None:
                 await in_thread(self._prune, self._most_bytes, 0.0, frozenset({record.image_id}))
                 await self._trash.empty()

@@ -18,6 +18,7 @@ from aviato.server.service.commands_of_server import warm_up
 from aviato.server.service.specs import spec_of
 from aviato.server.states import Ending, State, ending_of, lost, not_started, start_failed
 from aviato.system.threads import in_thread
+from aviato.wire.images import ImagePull
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,6 +178,8 @@ class Lifecycle:
         if sandbox.restart is None:
             if not image.is_here:
                 await self._fetch_image(sandbox, image)
+            elif image.kind == "oci" and not image.is_snapshot:
+                sandbox.image_pull = ImagePull()
             await sandbox.place
             if sandbox.asked is not None:
                 raise asyncio.CancelledError  # In the turn in which it got its slot.
@@ -224,6 +227,8 @@ class Lifecycle:
             sandbox.image = fetching.result()
         finally:
             fetching.cancel()
+        if (came := sandbox.image.came) is not None:
+            sandbox.image_pull = ImagePull(seconds=came.seconds, done_bytes=came.done_bytes)
         if sandbox.image.note is not None:
             sandbox.record = sandbox.record.but(image_note=sandbox.image.note)
         if not sandbox.place.done():

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from aviato.server.service.lifecycle import Lifecycle
     from aviato.server.service.output.main_output import MainOutput
     from aviato.server.store import SandboxRecord
+    from aviato.wire.images import ImagePull
 
 UNDER_WAY = 64
 """How many confirmations may be on their way to a process 1 that ends just then."""
@@ -48,6 +49,7 @@ class LiveSandbox:
         place: resolves when it may start, and is cancelled where it was told to end before.
         link: to its process 1, from the moment that it has one.
         was_ready: it got a place of a pool.
+        image_pull: what it took to have its image, where that is one of the store and no snapshot.
         asked: the reason for which this server wants it to end.
         grace_seconds: given to its commands when it was asked.
         forced: its process 1 did not end when it was told to, or was not told.
@@ -81,6 +83,7 @@ class LiveSandbox:
     place: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     link: Process1Link | None = None
     was_ready: bool = False
+    image_pull: ImagePull | None = None
     asked: str | None = None
     grace_seconds: float = 0.0
     forced: bool = False

@@ -348,6 +348,7 @@ class Sandboxes:
             "root_path": self._backend.root_path(record.place_id or record.sandbox_id),
             "local_sockets": self._backend.local_sockets,
             "was_ready": sandbox is not None and sandbox.was_ready,
+            "image_pull": None if sandbox is None else sandbox.image_pull,
         }
         if sandbox is not None and sandbox.waits_for_image:
             here["status_reason"] = PULLING

@@ -251,6 +251,7 @@ class ExecFeed(Backpressure):
             started_at=record.started_at,
             startup_seconds=record.startup_seconds,
             was_ready=self.sandbox.was_ready,
+            image_pull=self.sandbox.image_pull,
             status=record.status,
             wide_window=wide,
         )
