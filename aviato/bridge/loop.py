@@ -87,7 +87,8 @@ class LoopThread:
         Raises:
             RuntimeError: the loop is closed.
         """
-        self.loop.call_soon_threadsafe(callback, *args)
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(callback, *args)
 
     def stop(self, timeout_seconds: float) -> None:
         """Cancel what runs, end the loop and wait for the thread."""

@@ -72,7 +72,7 @@ class OperationRef(Generic[T]):
                 raise
 
     def _begin(self, coroutine: Coroutine[Any, Any, T]) -> None:
-        self._task = self._thread.loop.create_task(coroutine, name=self._name)
+        self._task = asyncio.get_running_loop().create_task(coroutine, name=self._name)
         self._task.add_done_callback(self._finish)
 
     def _finish(self, task: asyncio.Task[T]) -> None:

@@ -33,11 +33,15 @@ class StreamReader(Generic[T]):
 
     Yields what arrived, decoded incrementally if it is a text stream; `.raw()` yields bytes in any case. One iterator at a
     time; a new one replays what was collected and goes on live.
+
+    Attributes:
+        offset: where in the command's output it begins.
     """
 
     def __init__(
         self, *, name: str, text: bool, of: str = "", max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES, offset: int = 0
     ) -> None:
+        self.offset = offset
         self._name = name
         self._of = of
         self._text = text
@@ -99,17 +103,13 @@ class StreamReader(Generic[T]):
             if not self._ended:
                 self._ended, self._error = True, error
                 self._notify()
-                self._make_room()
+                if self._room is not None:
+                    self._make_room()
 
     @property
     def total_bytes(self) -> int:
         """Up to which offset bytes have been fed."""
         return self._collection.total
-
-    @property
-    def offset(self) -> int:
-        """Where in the command's output it begins."""
-        return self._collection.offset
 
     @property
     def reading(self) -> bool:
@@ -200,7 +200,7 @@ class StreamReader(Generic[T]):
         if self._arrival is not None:
             self._arrival.notify_all()
         waiter, self._waiter = self._waiter, None
-        if not _resolve_on(waiter):
+        if waiter is not None and not _resolve_on(waiter):
             # The reader's loop has closed: it is gone, which is no error of the writer's.
             self._active = None
             self._live.clear()
@@ -208,7 +208,8 @@ class StreamReader(Generic[T]):
 
     def _make_room(self) -> None:
         room, self._room = self._room, None
-        _resolve_on(room)
+        if room is not None:
+            _resolve_on(room)
 
 
 class StreamIterator(Generic[T]):
@@ -374,10 +375,8 @@ def _reader() -> asyncio.Task[Any] | threading.Thread:
     return task if task is not None else threading.current_thread()
 
 
-def _resolve_on(waiting: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None) -> bool:
+def _resolve_on(waiting: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]) -> bool:
     """Wake who waits; False if its loop has closed."""
-    if waiting is None:
-        return True
     loop, future = waiting
     try:
         loop.call_soon_threadsafe(_set, future)

@@ -66,7 +66,9 @@ class SandboxState:
 
     def handle(self) -> SandboxHandle:
         """The handle on the loop thread, where this must be called; a forked child makes one of its own."""
-        loop = _running_loop()
+        import asyncio
+
+        loop = asyncio.get_running_loop()
         handle = self._handle
         if handle is None or self._loop is not loop:
             before, handle = handle, self._make()
@@ -194,7 +196,9 @@ class SandboxState:
 
     def _let_go(self) -> None:
         self._gone = True
-        if self._handle is not None and self._loop is _running_loop():
+        import asyncio
+
+        if self._handle is not None and self._loop is asyncio.get_running_loop():
             self._handle.let_go()
 
 
@@ -241,9 +245,3 @@ _started: list[bool] = []
 async def call(connection: Connection, work: Callable[[Client, Lease], Awaitable[T]]) -> T:
     """Run a call that concerns no one sandbox, on the loop thread."""
     return await work(*connect(connection))
-
-
-def _running_loop() -> asyncio.AbstractEventLoop:
-    import asyncio
-
-    return asyncio.get_running_loop()

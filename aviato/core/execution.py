@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from aviato.core import exec_errors
 from aviato.core.client import decode, encode_exec, error_of
 from aviato.core.exec_calls import ExecCalls
-from aviato.core.shared_memory import SharedOutput, note_output
+from aviato.core.shared_memory import LARGE_OUTPUT_BYTES, SharedOutput, note_output
 from aviato.exceptions import (
     AviatoError,
     AviatoValidationError,
@@ -133,8 +133,8 @@ class Execution(ExecCalls):
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("command %s in %s begins: %s", self.exec_id, self.handle.sandbox_id, self._shown())
         if not self._attached:
-            self._submitted = self._submission()
-        if not self._attached:
+            if self.outlives:
+                self._submitted = self._submission()
             self.handle.lease.executions[self.exec_id] = self
         try:
             if self._attached:
@@ -149,7 +149,7 @@ class Execution(ExecCalls):
             begun = self._sent or self._attached
             if begun and self._exit is None and not self.outlives and not self.handle.lease.ended:
                 await _to_its_end(self.cancel())
-                self._acknowledge_end()
+                self._tell_received(done=True)
             raise
         except SandboxError as error:
             if error.started is None or self.started:  # a server that was restarted may not know any more that it had
@@ -165,7 +165,7 @@ class Execution(ExecCalls):
 
     def _tell_of_end(self, ended: ExecExit) -> None:
         how = " by its time limit" if ended.timed_out else " by the memory limit" if ended.oom_killed else ""
-        wrote = self._total(StreamId.STDOUT), self._total(StreamId.STDERR)
+        wrote = self._outputs[StreamId.STDOUT].total_bytes, self._outputs[StreamId.STDERR].total_bytes
         logger.debug(
             "command %s has ended%s after %.3f s: returncode %d, %d bytes of stdout, %d of stderr",
             *(self.exec_id, how, ended.duration_seconds, ended.returncode, *wrote),
@@ -175,6 +175,8 @@ class Execution(ExecCalls):
         cuts = 0
         while True:
             if await self._client.repeat(self._attempt, f"exec {self.exec_id}"):
+                if self._outputs[StreamId.STDOUT].total_bytes >= LARGE_OUTPUT_BYTES:
+                    note_output(self.handle)
                 if self._verdict is not None:
                     raise self._verdict
                 assert self._exit is not None
@@ -207,18 +209,13 @@ class Execution(ExecCalls):
         except (SandboxUnavailableError, SandboxRequestTimeoutError):
             if not self._moved:
                 raise
-        return False
-
-    async def _read(self) -> None:
-        try:
-            await self._read_on()
         finally:
             shared, self._shared = self._shared, None
             if shared is not None:
                 shared.end(whole=self._exit is not None)
-        note_output(self.handle, self._total(StreamId.STDOUT))
+        return False
 
-    async def _read_on(self) -> None:
+    async def _read(self) -> None:
         self._ends_sandbox = False
         if self._accepted:
             seen = {stream: output.total_bytes for stream, output in self._outputs.items()}
@@ -236,7 +233,7 @@ class Execution(ExecCalls):
             response, self._first = self._first, None
         else:
             body = encode_exec(self._request)
-            if not (self._sent or any(map(self._request.get, ("detach", "terminal", "cases")))):
+            if self.handle.prints_much and not (self._sent or any(map(self._request.get, ("detach", "terminal", "cases")))):
                 self._shared = await SharedOutput.of(self.handle)
             self._sent = True
             response = await self._open("POST", self._path, body, None if self._shared is None else self._shared.name)
@@ -249,12 +246,8 @@ class Execution(ExecCalls):
             self._acknowledge()
             return False
 
-        try:
-            if not await response.pour(take):
-                raise _Cut("no exit was sent")
-        finally:
-            if not response.finished:
-                response.close()
+        if not await response.pour(take):
+            raise _Cut("no exit was sent")
 
     async def _open(self, method: str, path: str, body: bytes | None = None, memory: str | None = None) -> Response:
         """Begin to read a stream of frames."""
@@ -294,13 +287,14 @@ class Execution(ExecCalls):
         elif kind == FrameType.EXIT:
             ended = decode(ExecExit, frame.payload)
             for stream, total in ((StreamId.STDOUT, ended.stdout_bytes_total), (StreamId.STDERR, ended.stderr_bytes_total)):
-                if self._total(stream) < total:
+                here = self._outputs[stream].total_bytes
+                if here < total:
                     raise _Cut("the exit came before all output")
-                if self._attached and self._total(stream) > total:
-                    self._verdict = exec_errors.beyond_end(self.exec_id, stream, self._total(stream), total)
+                if self._attached and here > total:
+                    self._verdict = exec_errors.beyond_end(self.exec_id, stream, here, total)
                     return True
             self._exit = ended
-            self._acknowledge_end()
+            self._tell_received(done=True)
             if self._ends_sandbox:
                 self.handle.ends_by_itself()
             return True
@@ -313,7 +307,7 @@ class Execution(ExecCalls):
             if error.retryable and isinstance(error, SandboxUnavailableError):
                 raise error
             self._verdict = error
-            self._acknowledge_end()
+            self._tell_received(done=True)
             return True
         elif kind == FrameType.KEEPALIVE:
             if frame.payload:
@@ -331,7 +325,8 @@ class Execution(ExecCalls):
             command = decode(Accepted, frame.payload).command
             self.command = None if command is None else tuple(command)
         self._accepted = self._moved = True
-        self._is_submitted()
+        if self._submitted is not None:
+            self._is_submitted()
         return False
 
     def _take_shared(self, frame: Frame) -> None:
@@ -382,7 +377,8 @@ class Execution(ExecCalls):
         self._ended = True
         if self._first is not None:
             self._first.close()
-        self._is_submitted()
+        if self._submitted is not None:
+            self._is_submitted()
         if not self._attached:
             self.handle.lease.executions.pop(self.exec_id, None)
         if self._running is not None and not self._running.done():
@@ -391,9 +387,6 @@ class Execution(ExecCalls):
             task.cancel()
 
     # -- acknowledging
-
-    def _total(self, stream: int) -> int:
-        return self._outputs[stream].total_bytes
 
     def _acknowledge(self) -> None:
         """Confirm what has arrived, in steps; of a stream whose reader is slow only once the reader has caught up."""
@@ -416,16 +409,16 @@ class Execution(ExecCalls):
         self._confirm(stream)
 
     def _confirm(self, stream: int) -> None:
-        self._confirmed[stream] = self._total(stream)
+        self._confirmed[stream] = self._outputs[stream].total_bytes
         if self._shared is not None and stream == StreamId.STDOUT and self._shared.confirm(self._confirmed[stream]):
             return
+        self._tell_received()
+
+    def _tell_received(self, *, done: bool = False) -> None:
+        """Have the server told what was confirmed here, and at the command's end all that has come of it."""
+        if done:
+            self._confirmed = {stream: output.total_bytes for stream, output in self._outputs.items()}
         stdout, stderr = self._confirmed[StreamId.STDOUT], self._confirmed[StreamId.STDERR]
-        self._received(stdout, stderr, done=False)
-
-    def _acknowledge_end(self) -> None:
-        self._received(self._total(StreamId.STDOUT), self._total(StreamId.STDERR), done=True)
-
-    def _received(self, stdout: int, stderr: int, *, done: bool) -> None:
         told, sandbox_id = self.handle.lease.acknowledgements, self.handle.sandbox_id
         told.received(sandbox_id, self.exec_id, stdout, stderr, done=done, reader_id=self._reader_id)
 

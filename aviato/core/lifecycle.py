@@ -82,6 +82,7 @@ class SandboxHandle:
         waits_for: what it waits for before it can be asked for, as its `status_reason`; None: nothing.
         forking: what children that were asked for by now begin with, as far as it is not there yet; a stop waits for it.
         used_at: when the last operation of this process ended, by the monotonic clock.
+        prints_much: some command of it has, so that memory may be worth sharing for the next.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class SandboxHandle:
         self._operations = 0
         self._seen_running = self._seen_end = False
         self.used_at = 0.0
+        self.prints_much = False
         self._by_run = False
         """Its create went with a command, so an error may be that of the command."""
         self.releasable = False
@@ -302,7 +304,7 @@ class SandboxHandle:
         self._has_image(info.image_pull, failed=info.status_reason == IMAGE_PULL_FAILED)
         if info.started_at is not None:
             self.has_started(info.startup_seconds, info.was_ready)
-        if info.status is SandboxStatus.RUNNING:
+        if info.status is SandboxStatus.RUNNING and not self._seen_running:
             self._is_running(info.startup_seconds)
         elif info.status.is_terminal:
             self._has_ended(info)
@@ -336,18 +338,19 @@ class SandboxHandle:
         self, started_at: float | None, startup_seconds: float | None, was_ready: bool, image_pull: ImagePull | None = None
     ) -> None:
         """A command in it has begun, so it runs: known without asking."""
-        self._has_image(image_pull)
-        self.has_started(startup_seconds, was_ready)
+        if image_pull is not None:
+            self._has_image(image_pull)
+        if self._on_running is not None:
+            self.has_started(startup_seconds, was_ready)
         if self.info is not None and self.info.status is SandboxStatus.PENDING:
             update: dict[str, Any] = {"status": SandboxStatus.RUNNING, "queue": None}
             if started_at is not None:
                 update |= {"started_at": started_at, "status_updated_at": started_at, "startup_seconds": startup_seconds}
             self.info = self.info.model_copy(update=update)
-        self._is_running(startup_seconds)
+        if not self._seen_running:
+            self._is_running(startup_seconds)
 
     def _is_running(self, startup_seconds: float | None) -> None:
-        if self._seen_running:
-            return
         self._seen_running = True
         self.lease.following.runs(self)
         tell_of_start(self.sandbox_id, self.info, startup_seconds, self._queued_seconds)
@@ -357,7 +360,7 @@ class SandboxHandle:
             return
         self._seen_end = True
         if self._seen_running or self._create is not None:  # else it is no news
-            if info.started_at is not None:
+            if info.started_at is not None and not self._seen_running:
                 self._is_running(info.startup_seconds)
             tell_of_end(info)
 
@@ -474,7 +477,8 @@ class SandboxHandle:
         """An operation of this sandbox has ended."""
         self._operations -= 1
         self.used_at = time.monotonic()
-        self._tell_if_released()
+        if self.releasable:
+            self._tell_if_released()
 
     @property
     def in_use(self) -> bool:
@@ -487,7 +491,7 @@ class SandboxHandle:
         self._tell_if_released()
 
     def _tell_if_released(self) -> None:
-        if self.releasable and not self._operations and self.accepted and not self.stopped:
+        if not self._operations and self.accepted and not self.stopped:
             self.releasable = False
             self.lease.acknowledgements.let_go(self.sandbox_id)
             if self.slots is not None and self._create is not None and self._create.get("command") is None:

@@ -98,9 +98,10 @@ class SharedOutput:
             self._memory.drop()
 
 
-def note_output(handle: SandboxHandle, size: int) -> None:
-    """A command has printed so much: the next of its sandbox may, too."""
-    if size >= LARGE_OUTPUT_BYTES and (memories := handle.client.transport.memories) is not None:
+def note_output(handle: SandboxHandle) -> None:
+    """A command has printed much: the next of its sandbox may, too."""
+    if (memories := handle.client.transport.memories) is not None:
+        handle.prints_much = True
         memories.note(_output(handle))
 
 

@@ -28,6 +28,8 @@ class Answer:
         source: its channel.
         status, headers: as the head says.
         content_length: of its body; None where the head does not say it.
+        first: of the body, what came with the head.
+        whole: that is all.
 
     Attributes:
         status: of HTTP.
@@ -35,16 +37,27 @@ class Answer:
         content_length: None where the head does not say it.
     """
 
-    def __init__(self, source: Source, status: int, headers: Mapping[str, str], content_length: int | None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        status: int,
+        headers: Mapping[str, str],
+        content_length: int | None,
+        first: bytes = b"",
+        *,
+        whole: bool = False,
+    ) -> None:
         self.status = status
         self.headers = headers
         self.content_length = content_length
         self._source = source
-        self._pieces: list[bytes] = []
-        self._over = False
+        self._pieces = [first] if first else []
+        self._over = whole
         self._error: BaseException | None = None
         self._take: Take | None = None
         self._enough = False
+        self._failure: Exception | None = None
+        """Of what takes it."""
         self._waiter: asyncio.Future[None] | None = None
 
     @property
@@ -76,29 +89,26 @@ class Answer:
     async def pour(self, take: Take) -> tuple[bool, Exception | None]:
         """Give all of it to a function, each piece as it comes and not copied; whether that said that it has enough.
 
-        What the function raises is given back, and nothing more is read.
+        What the function raises is given back. Nothing more is read then, nor after this was left.
         """
-        failure: list[Exception] = []
-
-        def taking(data: bytes | memoryview) -> bool:
-            try:
-                return bool(take(data))
-            except Exception as error:
-                failure.append(error)
-                return True
-
         pieces, self._pieces = self._pieces, []
-        self._enough = any(map(taking, pieces))
-        self._source.took(sum(map(len, pieces)))
-        self._take = taking
-        while not (self._over or self._enough):
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        if failure:
-            self.close()
-        elif self._error is not None and not self._enough:
-            raise self._error
-        return self._enough, failure[0] if failure else None
+        try:
+            try:
+                self._enough = any(map(take, pieces))
+            except Exception as error:
+                self._enough, self._failure = True, error
+            if not self._over:
+                self._source.took(sum(map(len, pieces)))
+            self._take = take
+            while not (self._over or self._enough):
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
+            if self._error is not None and not self._enough:
+                raise self._error
+            return self._enough, self._failure
+        finally:
+            if not self._over:
+                self.close()
 
     def at_eof(self) -> bool:
         """Whether all of it was taken."""
@@ -121,9 +131,13 @@ class Answer:
             self._pieces.append(bytes(data))
             self._wake()
             return
-        if not self._enough and not self._over and self._take(data):
-            self._enough = True
-            self._wake()
+        if not self._enough and not self._over:
+            try:
+                self._enough = bool(self._take(data))
+            except Exception as error:
+                self._enough, self._failure = True, error
+            if self._enough:
+                self._wake()
         self._source.took(len(data))
 
     def end(self, error: BaseException | None = None) -> None:

@@ -28,7 +28,7 @@ def headers(endpoint: Endpoint, *, wandb_asked: bool) -> dict[str, str]:
         AviatoAuthenticationError: the key cannot be a header, or `AVIATO_AUTH` is unknown.
         WandbAuthError: W&B credentials are wanted and incomplete.
     """
-    if not endpoint.is_tcp:
+    if endpoint.socket_path is not None:  # A Unix socket knows its callers by peer credentials.
         return {}
     key = os.environ.get("AVIATO_API_KEY", "").strip()
     if key:

@@ -44,8 +44,9 @@ class Channel:
         self._answer: Answer | None = None
         self._is_over = False
         """Nobody here wants more of it, or there is no more. Its number is the server's until that has said so too."""
-        self._outgoing = Outgoing(session, number)
-        self._incoming = Incoming(session, number)
+        self._outgoing: Outgoing | None = None
+        self._incoming: Incoming | None = None
+        """Of bodies that go, or come, piece by piece."""
         self._sending = False
         """The body's source is to give the next piece."""
 
@@ -57,7 +58,8 @@ class Channel:
         Raises:
             Exception: what its source raises.
         """
-        sending = self._session.loop.create_task(self._send(body))
+        self._outgoing = Outgoing(self._session, self.number)
+        sending = self._session.loop.create_task(self._send(body, self._outgoing))
         try:
             await asyncio.wait((sending, self.coming), return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
@@ -66,17 +68,17 @@ class Channel:
             sending.cancel()
             self._sending = False
 
-    async def _send(self, body: Iterable[bytes] | AsyncIterable[bytes]) -> None:
+    async def _send(self, body: Iterable[bytes] | AsyncIterable[bytes], outgoing: Outgoing) -> None:
         if isinstance(body, AsyncIterable):
             self._sending = True
             async for piece in body:
                 self._sending, self._heard = False, self._session.loop.time()
-                await self._outgoing.send(piece)
+                await outgoing.send(piece)
                 self._sending = True
             self._sending = False
         else:
             for piece in body:
-                await self._outgoing.send(piece)
+                await outgoing.send(piece)
         if not self._is_over:
             self._heard = self._session.loop.time()
             self._session.write(head(FrameType.END, 0, channel=self.number))
@@ -84,7 +86,8 @@ class Channel:
     def allow(self, taken_bytes: int) -> None:
         """The server has taken so much of the body."""
         self._heard = self._session.loop.time()
-        self._outgoing.allow(taken_bytes)
+        if self._outgoing is not None:
+            self._outgoing.allow(taken_bytes)
 
     # -- the answer
 
@@ -99,15 +102,20 @@ class Channel:
         if not said.first.isdigit():
             raise ValueError(f"status {said.first[:20]!r}")
         self._heard = self._session.loop.time()
-        length = said.headers.get(LENGTH_HEADER)
-        size = len(first) if whole else int(length) if length is not None and length.isdigit() else None
-        self._answer = answer = Answer(self, int(said.first), said.headers, size)
+        if whole:
+            answer = Answer(self, int(said.first), said.headers, len(first), first, whole=True)
+            self._is_over = True
+            if self._outgoing is not None:
+                self._outgoing.close()
+            self._session.forget(self)
+        else:
+            length = said.headers.get(LENGTH_HEADER)
+            size = int(length) if length is not None and length.isdigit() else None
+            answer = Answer(self, int(said.first), said.headers, size, first)
+            self._incoming = Incoming(self._session, self.number)
+        self._answer = answer
         if not self.coming.done():
             self.coming.set_result(answer)
-        if first:
-            answer.feed(first)
-        if whole:
-            self.end()
 
     def feed(self, data: bytes | memoryview) -> None:
         """More of its body.
@@ -134,7 +142,8 @@ class Channel:
     def took(self, size_bytes: int) -> None:
         """So much more of it was read here."""
         self._heard = self._session.loop.time()
-        self._incoming.take(size_bytes)
+        if self._incoming is not None:
+            self._incoming.take(size_bytes)
 
     def abort(self) -> None:
         """Nobody wants it any more; of one that is over a no-op."""
@@ -168,8 +177,10 @@ class Channel:
 
     def _over(self, error: Exception, *, is_whole: bool = False) -> None:
         self._is_over = True
-        self._incoming.close()
-        self._outgoing.close()
+        if self._incoming is not None:
+            self._incoming.close()
+        if self._outgoing is not None:
+            self._outgoing.close()
         if self._answer is not None:
             self._answer.end(None if is_whole else error)
         elif not self.coming.done():

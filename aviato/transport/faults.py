@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 import os
 import ssl
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pydantic
 
@@ -25,7 +24,6 @@ from aviato.wire.version import PID_HEADER, WIRE_HEADER, WIRE_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
 CONNECT = "connect"
 """Reason: no connection could be made, so the server has not seen the request."""
@@ -38,27 +36,15 @@ TOO_BUSY = frozenset({429, 502, 503, 504})
 """What a proxy in front of a server answers while that is away or full."""
 
 
-class Translate:
-    """Context in which aiohttp and OS errors are raised as aviato's own."""
-
-    __slots__ = ("_seconds", "_where")
-
-    def __init__(self, where: str, seconds: float) -> None:
-        self._where = where
-        self._seconds = seconds
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is None or isinstance(error, (AviatoError, asyncio.CancelledError)):
-            return
-        typed = translate(error, self._where, self._seconds)
-        if typed is not None:
-            raise typed from error
+def raise_typed(error: Exception, where: str, seconds: float) -> NoReturn:
+    """Raise what aiohttp or the OS has raised as an error of aviato's own, and any other error as it is."""
+    typed = None if isinstance(error, AviatoError) else _typed(error, where, seconds)
+    if typed is None:
+        raise error
+    raise typed from error
 
 
-def translate(error: BaseException, where: str, seconds: float) -> AviatoError | None:
+def _typed(error: Exception, where: str, seconds: float) -> AviatoError | None:
     """The typed error for what aiohttp or the OS raised, most specific first; None for anything else."""
     if _is_aiohttps(error, "InvalidURL"):
         return AviatoValidationError(f"base_url {where!r} cannot be used: {error}", field_violations={"base_url": str(error)})

@@ -8,7 +8,8 @@ import math
 import os
 import resource
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
@@ -54,6 +55,14 @@ class Server:
         self.foreign = 0
         self.up = False
         self.wandb_asked = False
+
+    def failed(self, error: Exception, seconds: float) -> NoReturn:
+        """Raise what went wrong below HTTP as an error of ours; after some the embedded server is looked for anew."""
+        try:
+            faults.raise_typed(error, self.endpoint.url, seconds)
+        except SandboxUnavailableError:
+            self.up = False
+            raise
 
 
 class _Pool:
@@ -145,13 +154,19 @@ _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Endpoint, _Pool]] = We
 
 
 class Response:
-    """An answer of less than 400 whose body has not been read."""
+    """An answer of less than 400 whose body has not been read.
 
-    __slots__ = ("_raw", "_server", "_translate", "headers", "length")
+    Args:
+        raw: as it came.
+        seconds: how long the server was given for its head.
+        server: that has sent it.
+    """
 
-    def __init__(self, raw: aiohttp.ClientResponse | Answer, translate: faults.Translate, server: Server) -> None:
+    __slots__ = ("_raw", "_seconds", "_server", "headers", "length")
+
+    def __init__(self, raw: aiohttp.ClientResponse | Answer, seconds: float, server: Server) -> None:
         self._raw = raw
-        self._translate = translate
+        self._seconds = seconds
         self._server = server
         self.length = raw.content_length
         self.headers = raw.headers
@@ -159,11 +174,9 @@ class Response:
     async def read(self) -> bytes:
         """The whole body."""
         try:
-            with self._translate:
-                return await self._raw.read()
-        except SandboxUnavailableError:
-            self._server.up = False
-            raise
+            return await self._raw.read()
+        except Exception as error:
+            self._server.failed(error, self._seconds)
 
     async def next(self) -> bytes:
         """What has arrived of the body since the last call, once there is something; nothing at its end.
@@ -173,14 +186,14 @@ class Response:
             SandboxRequestTimeoutError: it was silent for too long.
         """
         try:
-            with self._translate:
-                return await self._raw.content.readany()
-        except SandboxUnavailableError:
-            self._server.up = False
-            raise
+            return await self._raw.content.readany()
+        except Exception as error:
+            self._server.failed(error, self._seconds)
 
     async def pour(self, take: Callable[[bytes | memoryview], bool | None]) -> bool:
         """Give the body away as it arrives, without a copy where it can be: what `take` is given is good until it returns.
+
+        What is left of it then is not read any more.
 
         Returns:
             Whether `take` said that this was all it needs; False at the end.
@@ -189,16 +202,18 @@ class Response:
             Exception: what `take` raises, and what `next` raises.
         """
         if not isinstance(self._raw, Answer):
-            while chunk := await self.next():
-                if take(chunk):
-                    return True
-            return False
+            try:
+                while chunk := await self.next():
+                    if take(chunk):
+                        return True
+                return False
+            finally:
+                if not self.finished:
+                    self.close()
         try:
-            with self._translate:
-                enough, failure = await self._raw.pour(take)
-        except SandboxUnavailableError:
-            self._server.up = False
-            raise
+            enough, failure = await self._raw.pour(take)
+        except Exception as error:
+            self._server.failed(error, self._seconds)
         if failure is not None:
             raise failure
         return enough
@@ -244,16 +259,13 @@ class HttpTransport:
     def __init__(self, base_url: str, *, request_timeout_seconds: float) -> None:
         self.base_url = base_url
         self.request_timeout_seconds = request_timeout_seconds
-        self._server: Server | None = None
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
 
-    @property
+    @cached_property
     def server(self) -> Server:
         """What is known of the server."""
-        if self._server is None:
-            found = endpoint(self.base_url)
-            self._server = _servers.setdefault(found, Server(found))
-        return self._server
+        found = endpoint(self.base_url)
+        return _servers.setdefault(found, Server(found))
 
     async def request(
         self,
@@ -309,29 +321,27 @@ class HttpTransport:
         silence = self.request_timeout_seconds if silence_seconds is None else silence_seconds
         request = _Request(method, path, body, content_type, length, silence, head_seconds, headers, meanwhile)
         pool = self._pool()
-        translate = faults.Translate(pool.server.endpoint.url, head_seconds or silence)
+        server, seconds = pool.server, head_seconds or silence
         try:
-            with translate:
+            response = await self._send(pool, request)
+            if response.status >= 400 and auth.asks_for_wandb(server.endpoint, response.status, response.headers):
+                server.wandb_asked = True
+                response.close()
                 response = await self._send(pool, request)
-                if response.status >= 400 and auth.asks_for_wandb(pool.server.endpoint, response.status, response.headers):
-                    pool.server.wandb_asked = True
-                    response.close()
-                    response = await self._send(pool, request)
-                reached = pool.server.reached
-                if WIRE_HEADER in response.headers or response.status in faults.TOO_BUSY:
-                    pool.server.reached = True
-                elif not reached:
-                    pool.server.foreign += 1
-                    reached = pool.server.foreign < FOREIGN_ANSWERS
-                if response.status >= 400:
-                    raise faults.from_response(
-                        pool.server.endpoint.url, response.status, response.headers, await response.read(), reached=reached
-                    )
-                faults.check_wire_version(pool.server.endpoint.url, response.headers, reached=reached)
-        except SandboxUnavailableError:
-            pool.server.up = False
-            raise
-        return Response(response, translate, pool.server)
+            reached = server.reached
+            if WIRE_HEADER in response.headers or response.status in faults.TOO_BUSY:
+                server.reached = True
+            elif not reached:
+                server.foreign += 1
+                reached = server.foreign < FOREIGN_ANSWERS
+            if response.status >= 400:
+                raise faults.from_response(
+                    server.endpoint.url, response.status, response.headers, await response.read(), reached=reached
+                )
+            faults.check_wire_version(server.endpoint.url, response.headers, reached=reached)
+        except Exception as error:
+            server.failed(error, seconds)
+        return Response(response, seconds, server)
 
     @property
     def memories(self) -> Memories | None:
@@ -341,8 +351,10 @@ class HttpTransport:
     async def until_lost(self) -> None:
         """Hold a connection to a server on a Unix socket open, and return when the server has closed it."""
         pool = self._pool()
-        with faults.Translate(pool.server.endpoint.url, self.request_timeout_seconds):
+        try:
             await pool.begin()
+        except Exception as error:
+            faults.raise_typed(error, pool.server.endpoint.url, self.request_timeout_seconds)
         path = pool.server.endpoint.socket_path
         assert path is not None
         await embedded.until_closed(path)
@@ -367,9 +379,24 @@ class HttpTransport:
         async with asyncio.timeout(request.head_seconds):
             session = await pool.session(min(CONNECT_SECONDS, request.silence_seconds), credentials)
             if session is not None:
-                return await self._ask(session, request)
+                path, headers = request.path, request.headers
+                if not path.isascii() or not path.isprintable() or " " in path:
+                    raise AviatoValidationError(f"{path!r} cannot be asked for: it is not percent-encoded")
+                if body is not None:
+                    headers = {**headers, TYPE_HEADER: request.content_type}
+                    if isinstance(body, bytes):
+                        body = (body,)
+                    length = sum(map(len, body)) if isinstance(body, (list, tuple)) else request.length
+                    if length is not None:
+                        headers[LENGTH_HEADER] = str(length)
+                line = f"{request.method} {path}"
+                return await session.ask(line, headers, body, request.silence_seconds, request.meanwhile)
+        return await self._send_http(pool, request, credentials)
+
+    async def _send_http(self, pool: _Pool, request: _Request, credentials: dict[str, str]) -> aiohttp.ClientResponse:
         from yarl import URL
 
+        server, body = pool.server, request.body
         http = await pool.http()
         headers = {**credentials, **request.headers}
         data: Any = body
@@ -394,20 +421,6 @@ class HttpTransport:
                 proxy=pool.proxy,
                 allow_redirects=False,
             )
-
-    @staticmethod
-    async def _ask(session: Session, request: _Request) -> Answer:
-        path, body, headers = request.path, request.body, request.headers
-        if not path.isascii() or not path.isprintable() or " " in path:
-            raise AviatoValidationError(f"{path!r} cannot be asked for: it is not percent-encoded")
-        if body is not None:
-            headers = {**headers, TYPE_HEADER: request.content_type}
-            if isinstance(body, bytes):
-                body = (body,)
-            length = sum(map(len, body)) if isinstance(body, (list, tuple)) else request.length
-            if length is not None:
-                headers[LENGTH_HEADER] = str(length)
-        return await session.ask(f"{request.method} {path}", headers, body, request.silence_seconds, request.meanwhile)
 
     def _timeout(self, silence: float) -> aiohttp.ClientTimeout:
         timeout = self._timeouts.get(silence)

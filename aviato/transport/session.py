@@ -87,7 +87,7 @@ class Session(Paused, asyncio.BufferedProtocol):
     @property
     def usable(self) -> bool:
         """Whether it can be asked. One that says nothing where something should have come is not asked again."""
-        return self.is_open and not self._is_silent
+        return self._transport is not None and not self._transport.is_closing() and not self._is_silent
 
     @property
     def is_full(self) -> bool:

@@ -109,10 +109,8 @@ def head(type: int, length: int, *, stream: int = 0, channel: int = 0, offset: i
     return HEAD.pack(type, stream, channel, length, offset)
 
 
-def _checked(length: int) -> int:
-    if length > MAX_PAYLOAD_BYTES:
-        raise FrameError(f"frame of {length} bytes announced; at most {MAX_PAYLOAD_BYTES} are allowed")
-    return length
+def _too_long(length: int) -> FrameError:
+    return FrameError(f"frame of {length} bytes announced; at most {MAX_PAYLOAD_BYTES} are allowed")
 
 
 class FrameDecoder:
@@ -134,8 +132,10 @@ class FrameDecoder:
         # Whole frames are cut out of `data` itself: each copy shows in what a large file costs.
         while end - position >= HEAD.size:
             type, stream, channel, length, offset = HEAD.unpack_from(view, position)
+            if length > MAX_PAYLOAD_BYTES:
+                raise _too_long(length)
             begin = position + HEAD.size
-            stop = begin + _checked(length)
+            stop = begin + length
             if stop > end:
                 break
             frames.append(Frame(type, stream, channel, offset, bytes(view[begin:stop])))
@@ -150,7 +150,9 @@ class FrameDecoder:
             whole = HEAD.size
             if len(buffer) >= HEAD.size:
                 type, stream, channel, length, offset = HEAD.unpack_from(buffer)
-                whole += _checked(length)
+                if length > MAX_PAYLOAD_BYTES:
+                    raise _too_long(length)
+                whole += length
                 if len(buffer) == whole:
                     frames.append(Frame(type, stream, channel, offset, bytes(buffer[HEAD.size :])))
                     buffer.clear()
@@ -210,9 +212,11 @@ class FramePieces:
                     yield frame
             else:
                 type, stream, channel, length, offset = HEAD.unpack_from(view, position)
+                if length > MAX_PAYLOAD_BYTES:
+                    raise _too_long(length)
                 begin = position + HEAD.size
-                stop = begin + _checked(length)
-                if self._in_pieces(type, channel, length):
+                stop = begin + length
+                if type == FrameType.DATA and length and not self._whole(channel):
                     self._place, self._left, position = (stream, channel, offset), length, begin
                 elif stop > end:
                     self._needed = HEAD.size + length
@@ -225,8 +229,10 @@ class FramePieces:
     def _gathered(self) -> Frame | None:
         """What was lacking has come: the frame, if it was not only its head."""
         type, stream, channel, length, offset = HEAD.unpack_from(self._buffer)
-        if self._needed < HEAD.size + _checked(length):
-            if not self._in_pieces(type, channel, length):
+        if length > MAX_PAYLOAD_BYTES:
+            raise _too_long(length)
+        if self._needed < HEAD.size + length:
+            if type != FrameType.DATA or self._whole(channel):
                 self._needed += length
                 return None
             self._place, self._left = (stream, channel, offset), length
@@ -236,6 +242,3 @@ class FramePieces:
         self._buffer.clear()
         self._needed = HEAD.size
         return frame
-
-    def _in_pieces(self, type: int, channel: int, length: int) -> bool:
-        return type == FrameType.DATA and length > 0 and not self._whole(channel)

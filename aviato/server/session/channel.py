@@ -50,8 +50,9 @@ class Channel:
         """Its number is another's from then on."""
         self._coming: asyncio.Future[None] | None = None
         """Waits for more of the body."""
-        self._incoming = Incoming(session, number)
-        self._outgoing = Outgoing(session, number)
+        self._incoming: Incoming | None = None
+        self._outgoing: Outgoing | None = None
+        """Of bodies that are taken, or sent, piece by piece."""
         if first:
             self._hold(first)
 
@@ -64,6 +65,9 @@ class Channel:
 
     async def chunks(self, caller: Caller) -> AsyncIterator[bytes]:
         """Its body as it comes, as far as the caller may send it."""
+        incoming = self._incoming = Incoming(self._session, self._number)
+        if self._ended:
+            incoming.close()
         while True:
             while not self._held:
                 if self._ended:
@@ -71,8 +75,8 @@ class Channel:
                 self._coming = self._session.loop.create_future()
                 await self._coming
             for piece in self._taken():
-                caller.check_size(self._incoming.taken + len(piece))
-                self._incoming.take(len(piece))
+                caller.check_size(incoming.taken + len(piece))
+                incoming.take(len(piece))
                 yield piece
 
     async def read(self, caller: Caller) -> bytes:
@@ -111,7 +115,8 @@ class Channel:
     def end(self) -> None:
         """That was all of the body."""
         self._ended = True
-        self._incoming.close()
+        if self._incoming is not None:
+            self._incoming.close()
         _wake(self._coming)
 
     def lost(self) -> None:
@@ -120,7 +125,8 @@ class Channel:
 
     def allow(self, taken_bytes: int) -> None:
         """The client has taken so much of the answer."""
-        self._outgoing.allow(taken_bytes)
+        if self._outgoing is not None:
+            self._outgoing.allow(taken_bytes)
 
     # -- the answer
 
@@ -147,19 +153,10 @@ class Channel:
             self._last(begin + reply.body)
         else:
             self._session.write(begin)
-            await (self._outgoing.send(reply.body) if reply.pieces is None else self._send_pieces(reply.pieces))
+            outgoing = self._outgoing = Outgoing(self._session, self._number)
+            await (outgoing.send(reply.body) if reply.pieces is None else _send_pieces(outgoing, reply.pieces))
             self._last(head(FrameType.END, 0, channel=self._number))
         reply.sent = self._session.is_open
-
-    async def _send_pieces(self, pieces: AsyncIterator[bytes]) -> None:
-        try:
-            async for piece in pieces:
-                await self._outgoing.send(piece)
-                if isinstance(piece, Last):
-                    break
-        finally:
-            if (close := getattr(pieces, "aclose", None)) is not None:
-                await close()
 
     def _hold(self, data: bytes) -> bool:
         self._held.append(data)
@@ -178,10 +175,23 @@ class Channel:
         if not self._is_over:
             self._is_over = True
             self._taken()
-            self._incoming.close()
-            self._outgoing.close()
+            if self._incoming is not None:
+                self._incoming.close()
+            if self._outgoing is not None:
+                self._outgoing.close()
             self._session.write(frame)
             self._session.release(self._number)
+
+
+async def _send_pieces(outgoing: Outgoing, pieces: AsyncIterator[bytes]) -> None:
+    try:
+        async for piece in pieces:
+            await outgoing.send(piece)
+            if isinstance(piece, Last):
+                break
+    finally:
+        if (close := getattr(pieces, "aclose", None)) is not None:
+            await close()
 
 
 def _size(headers: Mapping[str, str]) -> int | None:
