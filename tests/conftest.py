@@ -145,16 +145,22 @@ def connects(path: Path) -> bool:
 
 
 def start_server(
-    state_dir: Path, *, environment: Mapping[str, str] = SECRETS, before: Sequence[str] = (), **settings: Any
+    state_dir: Path,
+    *,
+    environment: Mapping[str, str] = SECRETS,
+    before: Sequence[str] = (),
+    first: str = "",
+    **settings: Any,
 ) -> RunningServer:
-    """`aviato serve` on a Unix socket; settings are its flags, and `before` are words in front of its command."""
+    """`aviato serve` on a Unix socket; settings are its flags, `before` are words in front of its command, and `first`
+    is what its process does before all else."""
     path = state_dir / "test.sock"
     if not before:  # Else it may be another user's.
         (state_dir / "state").mkdir(mode=0o711, exist_ok=True)
         share(state_dir / "state")
     flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     places = ["--state-dir", str(state_dir / "state"), "--socket", str(path)]
-    command = [*before, sys.executable, "-c", SERVE, "serve", *places, *flags]
+    command = [*before, sys.executable, "-c", first + SERVE, "serve", *places, *flags]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AVIATO_") or name == INIT}
     variables = {**kept, **environment}
     log = state_dir / "server.log"

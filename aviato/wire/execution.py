@@ -100,11 +100,6 @@ class ExecRequest(RequestModel):
     cases: Cases | None = None
     """The command runs cases, which come in by standard input."""
 
-    @property
-    def is_fed(self) -> bool:
-        """Whether its input is still to come, from a caller who waits to hear that it has begun."""
-        return self.stdin and self.input is None
-
     @model_validator(mode="after")
     def _cases_come_by_stdin(self) -> Self:
         if self.cases is not None and (self.terminal is not None or not (self.stdin or self.input is not None)):

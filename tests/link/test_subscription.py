@@ -25,10 +25,10 @@ def test_it_wakes_up_for_what_is_enough() -> None:
         any_frame = asyncio.ensure_future(subscription.wait())
         enough = asyncio.ensure_future(subscription.wait(10))
         await turns()
-        subscription._push(data(4), False)
+        subscription.frame(data(4))
         await turns()
         assert (any_frame.done(), enough.done()) == (True, False)
-        subscription._push(data(6), False)
+        subscription.frame(data(6))
         await turns()
         assert enough.done()
         assert subscription.queued_bytes == 10
@@ -42,14 +42,14 @@ def test_it_wakes_up_for_what_is_enough() -> None:
 def test_the_end_is_always_enough(how: str) -> None:
     async def main() -> None:
         subscription = Subscription("ex", lambda _: None)
-        subscription._push(data(1), False)
+        subscription.frame(data(1))
         waiting = asyncio.ensure_future(subscription.wait(1 << 20))
         await turns()
         assert not waiting.done()
         if how == "exit":
-            subscription._push(Frame(FrameType.EXIT, 0, 0, 0, b"{}"), True)
+            subscription.frame(Frame(FrameType.EXIT, 0, 0, 0, b"{}"))
         elif how == "gone":
-            subscription._finish(Ended(reason="lost"))
+            subscription.gone(Ended(reason="lost"))
         else:
             subscription.close()
         await asyncio.wait_for(waiting, 5)
@@ -65,7 +65,8 @@ def test_bytes_are_counted_one_by_one_too() -> None:
     async def main() -> None:
         subscription = Subscription("ex", lambda _: None)
         for size in (3, 5):
-            subscription._push(data(size), size == 5)
+            subscription.frame(data(size))
+        subscription.close()
         assert [len(frame.payload) async for frame in subscription] == [3, 5]
         assert subscription.queued_bytes == 0
 

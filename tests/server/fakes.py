@@ -25,7 +25,7 @@ class FakeExec:
     def push(self, frame):
         self.frames.append(frame)
         if self.subscription is not None:
-            self.subscription._push(frame, frame.type in (FrameType.EXIT, FrameType.ERROR))
+            self.subscription.frame(frame)
 
     def write(self, data):
         self.push(Frame(FrameType.DATA, 1, 0, self.written, data))
@@ -74,7 +74,7 @@ class FakeLink:
             if run.runner is not None:
                 run.runner.cancel()
             if run.subscription is not None:
-                run.subscription._finish(ended)
+                run.subscription.gone(ended)
 
     def _alive(self):
         if self.ended() is not None:
@@ -100,11 +100,11 @@ class FakeLink:
             if frame.type != FrameType.DATA or frame.offset + len(frame.payload) > stdout:
                 cut = max(0, stdout - frame.offset) if frame.type == FrameType.DATA else 0
                 piece = frame._replace(payload=frame.payload[cut:], offset=frame.offset + cut)
-                subscription._push(piece, frame.type in (FrameType.EXIT, FrameType.ERROR))
+                subscription.frame(piece)
         return subscription
 
     def _refuse(self, subscription, error):
-        subscription._push(Frame(FrameType.ERROR, 0, 0, 0, to_wire(error).model_dump_json().encode()), True)
+        subscription.frame(Frame(FrameType.ERROR, 0, 0, 0, to_wire(error).model_dump_json().encode()))
         return subscription
 
     def _unsubscribed(self, subscription):
@@ -185,7 +185,7 @@ class FakeLink:
             if run.runner is not None and self.backend.stop_runners:
                 run.runner.cancel()
             if run.subscription is not None:
-                run.subscription._finish(Ended(reason="lost", message="detached"))
+                run.subscription.gone(Ended(reason="lost", message="detached"))
 
 
 @dataclass

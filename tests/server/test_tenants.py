@@ -288,9 +288,9 @@ async def test_nobody_lets_go_or_acknowledges_for_another(folder, backend):
         box, link = service.registry.live[sandbox_id], backend.links[sandbox_id]
         before = list(link.acknowledged)
         await other.call("POST", "/v1/acknowledgements", body, expect=204)
-        assert not box.let_go and exec_id in box.execs and link.acknowledged == before
+        assert not box.record.let_go and exec_id in box.execs and link.acknowledged == before
         await mine.call("POST", "/v1/acknowledgements", body, expect=204)
-        assert box.let_go and exec_id not in box.execs
+        assert box.record.let_go and exec_id not in box.execs
 
 
 async def test_long_acknowledgements_hold_up_nobody(folder, backend, monkeypatch):

@@ -114,6 +114,12 @@ class Guard:
             ConnectionError: its connection is gone.
         """
         check_version(headers)
+        return await self.caller(transport, headers, route, path)
+
+    async def caller(
+        self, transport: asyncio.BaseTransport | None, headers: Mapping[str, str], route: str | None, path: str = ""
+    ) -> Caller:
+        """As `check`, of a request whose version was looked at, such as one of a session that is open."""
         if transport is None:
             raise ConnectionResetError("its caller has gone")
         if transport in self._known:

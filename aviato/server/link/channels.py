@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aviato.server.link.subscription import Ended, SandboxGone, Subscription
+from aviato.server.link.subscription import Ended, SandboxGone
 from aviato.wire.errors import ErrorBody, from_wire
 from aviato.wire.frames import Frame, FrameType
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aviato.exceptions import AviatoError
-
-_SUBSCRIPTION_ENDS = frozenset({FrameType.EXIT, FrameType.ERROR})
 
 
 class Channel(Protocol):
@@ -31,23 +29,6 @@ class Channel(Protocol):
 def error_of(frame: Frame) -> AviatoError:
     """The exception that an ERROR frame carries."""
     return from_wire(ErrorBody.model_validate_json(frame.payload))
-
-
-class SubscriptionChannel:
-    """Hands a command's frames to its subscription, with channel 0 as clients see them."""
-
-    def __init__(self, subscription: Subscription) -> None:
-        self.subscription = subscription
-
-    def frame(self, frame: Frame) -> bool:
-        """See `Channel`."""
-        last = frame.type in _SUBSCRIPTION_ENDS
-        self.subscription._push(Frame(frame.type, frame.stream, 0, frame.offset, bytes(frame.payload)), last)
-        return last
-
-    def gone(self, ended: Ended) -> None:
-        """See `Channel`."""
-        self.subscription._finish(ended)
 
 
 class ReplyChannel:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.server.link import hello
 from aviato.server.link.at_rest import AtRest, Done
-from aviato.server.link.channels import Channel, ClosingChannel, ReplyChannel, SubscriptionChannel, error_of
+from aviato.server.link.channels import Channel, ClosingChannel, ReplyChannel, error_of
 from aviato.server.link.file_calls import FileCalls, as_json
 from aviato.server.link.rest import Rest
 from aviato.server.link.subscription import Ended, SandboxGone, Subscription
@@ -114,6 +114,8 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
         self.sandbox_id = sandbox_id
         self.hello: dict[str, Any] = {}
         """What process 1 said first: protocol, pid_namespace, boot_id, features, execs …"""
+        self.has_wide_windows = False
+        """See `frames.WIDE_WINDOW_BYTES`."""
         self.heard = 0
         """How often something came from it."""
         self._loop = asyncio.get_running_loop()
@@ -250,11 +252,11 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
             older[1]._finish(None)
             self._give_up(older[0])
         subscription = Subscription(exec_id, self._unsubscribed)
-        channel = self._open(SubscriptionChannel(subscription))
+        channel = self._open(subscription)
         self._subscriptions[exec_id] = (channel, subscription)
         if spec is not None:
             self._active.add(exec_id)
-        if spec is None or not self._send_with(memory, payload, channel):
+        if spec is None or memory is None or not self._send_with(memory, payload, channel):
             self._send(FrameType.REQUEST, payload, channel=channel)
         if late_input is not None:
             task = self._loop.create_task(self.feed(exec_id, binascii.a2b_base64(late_input)))
@@ -353,11 +355,6 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
 
     # -- others ---------------------------------------------------------------------------------------------------------
 
-    @property
-    def has_wide_windows(self) -> bool:
-        """See `frames.WIDE_WINDOW_BYTES`."""
-        return "wide_window" in self.hello["features"]
-
     async def rest(self) -> AtRest | None:
         """What it says of its rest, which holds until something more is asked for; None: its version says nothing."""
         if "rest" not in self.hello["features"]:
@@ -419,9 +416,8 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
             self._give_up(channel)
 
     def _check_alive(self) -> None:
-        ended = self.ended()
-        if ended is not None:
-            raise SandboxGone(ended)
+        if self._ended_future.done():
+            raise SandboxGone(self._ended_future.result())
         if self._detached or self._transport is None:
             raise SandboxGone(Ended(reason="lost", message="the server let go of the connection"))
 
@@ -495,10 +491,10 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
         if channel is not None:
             if channel.frame(frame):
                 del self._channels[frame.channel]
-                if isinstance(channel, SubscriptionChannel):
-                    self._subscriptions.pop(channel.subscription.exec_id, None)
+                if isinstance(channel, Subscription):
+                    self._subscriptions.pop(channel.exec_id, None)
                     if frame.type == FrameType.ERROR and b'"REQUEST_ID_CONFLICT"' not in frame.payload:
-                        self._active.discard(channel.subscription.exec_id)
+                        self._active.discard(channel.exec_id)
         elif frame.type == FrameType.HELLO:
             self._greeted(frame)
         elif frame.type == FrameType.DESCRIPTORS:
@@ -517,6 +513,7 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
             self._ready.set_exception(error)
             return
         self.hello = {intern(name): _held_once(value) for name, value in said.items()}
+        self.has_wide_windows = "wide_window" in self.hello["features"]
         self._active.update(self.hello["execs"])
         if self._orphan_seconds is None:
             self._keep_speaking()

@@ -8,13 +8,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
-from aviato.wire.frames import FrameType
+from aviato.wire.frames import Frame, FrameType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aviato.wire.frames import Frame
-
+_ENDS = frozenset({FrameType.EXIT, FrameType.ERROR})
 EndReason = Literal["exited", "oom", "stopped", "lifetime", "idle", "orphaned", "lost", "reset"]
 
 
@@ -56,6 +55,8 @@ class SandboxGone(Exception):
 
 class Subscription:
     """The frames of one command from given offsets on: ACCEPTED, STARTED, DATA, GAP, and EXIT or ERROR as the last.
+
+    To its link it is a `Channel`.
 
     An async iterator; or `wait()` and `drain()` for callers that take all that has arrived at once. If the sandbox ends first,
     both raise `SandboxGone` after the last frame. A subscription that a newer one has replaced, or that was closed, just ends.
@@ -131,12 +132,19 @@ class Subscription:
             self._finish(None)
             self._on_close(self)
 
-    def _push(self, frame: Frame, last: bool) -> None:
-        self._frames.append(frame)
+    def frame(self, frame: Frame) -> bool:
+        """Take a frame of its command, with channel 0 as clients see them; True when it was the last."""
+        last = frame.type in _ENDS
+        self._frames.append(Frame(frame.type, frame.stream, 0, frame.offset, bytes(frame.payload)))
         self.queued_bytes += len(frame.payload)
         self._over = self._over or last
         self._by_memory = self._by_memory or frame.type == FrameType.SHARED
         self._wake()
+        return last
+
+    def gone(self, ended: Ended) -> None:
+        """The sandbox ended or the connection is lost."""
+        self._finish(ended)
 
     def _finish(self, gone: Ended | None) -> None:
         if not self._over:

@@ -71,10 +71,6 @@ class Call:
     query: Any = None
     body: Any = None
 
-    def path(self, name: str) -> str:
-        """A variable of the path."""
-        return self.variables[name]
-
     @property
     def caller(self) -> Caller:
         """Who asks."""
@@ -99,8 +95,8 @@ class Call:
 
     async def memory(self) -> Memory | None:
         """What the client shares for it, to be closed; None where that is nothing that can be had here."""
-        name, transport = self.request.headers.get(MEMORY_HEADER), self.request.transport
-        if name is None or transport is None or peer_uid(transport) is None:
+        name = self.request.headers.get(MEMORY_HEADER)
+        if name is None or (transport := self.request.transport) is None or peer_uid(transport) is None:
             return None
         return await self.service.shared_memories.get(name)
 

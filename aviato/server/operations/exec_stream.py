@@ -28,10 +28,14 @@ KEEPALIVE_SECONDS = 15.0
 
 
 async def exec_reply(call: Call, feed: ExecFeed) -> Reply:
-    """A command's frames: at once if it ends quickly, else as they come."""
+    """A command's frames: at once if it ends quickly, else as they come. What it prints is held for a moment at most."""
     async with AsyncExitStack() as stack:
         stack.callback(feed.close)
-        held = await _hold_back_exec(feed)
+        held = await _hold_back(feed, HOLD_BACK_SECONDS)
+        if feed.is_quiet:
+            held = await _hold_back(feed, QUIET_SECONDS - HOLD_BACK_SECONDS, held, enough_bytes=1)
+            if not feed.is_quiet:
+                held = await _hold_back(feed, HOLD_BACK_SECONDS, held)  # Most end with what they print.
         return _reply(call, feed, held, stack.pop_all())
 
 
@@ -67,16 +71,6 @@ def _reply(call: Call, feed: ExecFeed, held: bytes, stack: AsyncExitStack) -> Re
         return Reply(held, content_type=FRAMES_CONTENT_TYPE, stack=stack)
     feed.cut = call.request.cut
     return Reply(content_type=FRAMES_CONTENT_TYPE, pieces=_pieces(feed, held), stack=stack)
-
-
-async def _hold_back_exec(feed: ExecFeed) -> bytes:
-    """What a command of a sandbox that stays says in the first moment. What it prints is never held for longer than that."""
-    held = await _hold_back(feed, HOLD_BACK_SECONDS)
-    if feed.is_quiet:
-        held = await _hold_back(feed, QUIET_SECONDS - HOLD_BACK_SECONDS, held, enough_bytes=1)
-        if not feed.is_quiet:
-            held = await _hold_back(feed, HOLD_BACK_SECONDS, held)  # Most end with what they print.
-    return held
 
 
 async def _hold_back(feed: ExecFeed, seconds: float, held: bytes = b"", *, enough_bytes: int = HOLD_BACK_BYTES) -> bytes:

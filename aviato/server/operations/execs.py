@@ -47,7 +47,7 @@ async def start(call: Call) -> Reply:
     """Run a command or join it."""
     memory = await call.memory()
     with memory or nullcontext():  # Until it is passed on.
-        feed = call.service.execs.start(call.path("sandbox_id"), call.body, memory)
+        feed = call.service.execs.start(call.variables["sandbox_id"], call.body, memory)
     return await exec_reply(call, feed)
 
 
@@ -63,7 +63,7 @@ async def run(call: Call) -> Reply:
 async def resume(call: Call) -> Reply:
     """Go on reading a command."""
     query: ResumeQuery = call.query or ResumeQuery()
-    sandbox_id, exec_id = call.path("sandbox_id"), call.path("exec_id")
+    sandbox_id, exec_id = call.variables["sandbox_id"], call.variables["exec_id"]
     feed = call.service.execs.resume(sandbox_id, exec_id, (query.stdout, query.stderr), query.reader_id)
     return await exec_reply(call, feed)
 
@@ -72,31 +72,31 @@ async def stdin(call: Call) -> Reply:
     """Take a piece of stdin."""
     query: StdinQuery = call.query or StdinQuery()
     data = await call.read()
-    await call.service.execs.write_stdin(call.path("sandbox_id"), call.path("exec_id"), data, query.offset, query.eof)
+    await call.service.execs.write_stdin(call.variables["sandbox_id"], call.variables["exec_id"], data, query.offset, query.eof)
     return done()
 
 
 async def signal(call: Call) -> Reply:
     """Send a signal."""
-    await call.service.execs.signal(call.path("sandbox_id"), call.path("exec_id"), call.body.signal, call.key)
+    await call.service.execs.signal(call.variables["sandbox_id"], call.variables["exec_id"], call.body.signal, call.key)
     return done()
 
 
 async def resize(call: Call) -> Reply:
     """Give a terminal another size."""
-    await call.service.execs.resize(call.path("sandbox_id"), call.path("exec_id"), call.body.width, call.body.height)
+    await call.service.execs.resize(call.variables["sandbox_id"], call.variables["exec_id"], call.body.width, call.body.height)
     return done()
 
 
 async def cancel(call: Call) -> Reply:
     """Kill a command's tree."""
-    await call.service.execs.cancel(call.path("sandbox_id"), call.path("exec_id"))
+    await call.service.execs.cancel(call.variables["sandbox_id"], call.variables["exec_id"])
     return done()
 
 
 async def cancel_all(call: Call) -> Reply:
     """Kill all commands."""
-    await call.service.execs.cancel_all(call.path("sandbox_id"))
+    await call.service.execs.cancel_all(call.variables["sandbox_id"])
     return done()
 
 

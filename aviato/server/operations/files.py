@@ -79,7 +79,7 @@ async def read(call: Call) -> Reply:
             stack.enter_context(memory)
         stat, pieces = await stack.enter_async_context(
             call.service.files.read(
-                call.path("sandbox_id"), query.path, offset=query.offset, version=query.version, memory=memory
+                call.variables["sandbox_id"], query.path, offset=query.offset, version=query.version, memory=memory
             )
         )
         headers = {FILE_MODE_HEADER: f"{stat['mode']:o}"}
@@ -101,7 +101,7 @@ async def read(call: Call) -> Reply:
 async def write(call: Call) -> Reply:
     """Take a file."""
     query: WriteQuery = call.query
-    sandbox_id, key, size_bytes = call.path("sandbox_id"), call.key, query.memory_bytes
+    sandbox_id, key, size_bytes = call.variables["sandbox_id"], call.key, query.memory_bytes
     if size_bytes is None:
         await _write_file(call.service, sandbox_id, query, key, call.chunks(), call.request.size_bytes)
         return done()
@@ -152,7 +152,7 @@ def _part(query: WriteQuery, key: str | None) -> FilePart | None:
 async def read_tree(call: Call) -> Reply:
     """Send a directory."""
     async with AsyncExitStack() as stack:
-        reading = call.service.files.read_tree(call.path("sandbox_id"), call.query.path, call.query.exact)
+        reading = call.service.files.read_tree(call.variables["sandbox_id"], call.query.path, call.query.exact)
         _, pieces = await stack.enter_async_context(reading)
         return await archived(pieces, stack)
 
@@ -160,29 +160,29 @@ async def read_tree(call: Call) -> Reply:
 async def write_tree(call: Call) -> Reply:
     """Take a directory."""
     query: TreeQuery = call.query
-    await call.service.files.write_tree(call.path("sandbox_id"), query.path, call.chunks(), call.key, query.exact)
+    await call.service.files.write_tree(call.variables["sandbox_id"], query.path, call.chunks(), call.key, query.exact)
     return done()
 
 
 async def remove(call: Call) -> Reply:
     """Remove a file or a tree."""
-    await call.service.files.remove(call.path("sandbox_id"), call.query.path, call.query.recursive, call.key)
+    await call.service.files.remove(call.variables["sandbox_id"], call.query.path, call.query.recursive, call.key)
     return done()
 
 
 async def stat(call: Call) -> Reply:
     """Describe a file."""
-    return answer(await call.service.files.stat(call.path("sandbox_id"), call.query.path))
+    return answer(await call.service.files.stat(call.variables["sandbox_id"], call.query.path))
 
 
 async def list_all(call: Call) -> Reply:
     """List a directory."""
-    return answer(await call.service.files.list(call.path("sandbox_id"), call.query.path))
+    return answer(await call.service.files.list(call.variables["sandbox_id"], call.query.path))
 
 
 async def make_directory(call: Call) -> Reply:
     """Make a directory."""
-    await call.service.files.make_directory(call.path("sandbox_id"), call.query.path)
+    await call.service.files.make_directory(call.variables["sandbox_id"], call.query.path)
     return done()
 
 

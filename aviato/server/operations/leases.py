@@ -27,7 +27,7 @@ async def close(call: Call) -> Reply:
 
 
 def _lease_id(call: Call) -> str:
-    lease_id = call.path("lease_id")
+    lease_id = call.variables["lease_id"]
     if not LEASE_ID.fullmatch(lease_id):
         problem = "must be ls- and 26 characters of base32"
         raise AviatoValidationError(f"lease_id {problem}, got {lease_id!r}", field_violations={"lease_id": problem})

@@ -34,7 +34,7 @@ def _id(call: Call) -> str:
     Raises:
         AviatoValidationError: it is none.
     """
-    pool_id = call.path("pool_id")
+    pool_id = call.variables["pool_id"]
     if POOL_ID.fullmatch(pool_id) is None:
         raise AviatoValidationError(f"{pool_id!r} is not the id of a pool", field_violations={"pool_id": "no id of a pool"})
     return pool_id

@@ -25,12 +25,12 @@ class LookQuery(RequestModel):
 async def look(call: Call) -> Reply:
     """Say whether something listens, maybe after a wait."""
     query: LookQuery = call.query or LookQuery()
-    text = call.path("port")
+    text = call.variables["port"]
     port = int(text) if text.isascii() and text.isdigit() and len(text) <= 5 else 0
     if not 1 <= port <= 65535:
         problem = "must be 1 to 65535"
         raise AviatoValidationError(f"port {problem}, got {text!r}", field_violations={"port": problem})
-    return answer(await call.service.ports.wait(call.path("sandbox_id"), port, query.timeout_seconds))
+    return answer(await call.service.ports.wait(call.variables["sandbox_id"], port, query.timeout_seconds))
 
 
 OPERATIONS = (

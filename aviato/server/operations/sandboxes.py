@@ -75,12 +75,12 @@ async def list_all(call: Call) -> Reply:
 async def get(call: Call) -> Reply:
     """Give one sandbox, maybe after a wait."""
     query: WaitQuery = call.query or WaitQuery()
-    return answer(await call.service.sandboxes.get(call.path("sandbox_id"), query.wait, query.timeout_seconds))
+    return answer(await call.service.sandboxes.get(call.variables["sandbox_id"], query.wait, query.timeout_seconds))
 
 
 async def stop(call: Call) -> Reply:
     """End a sandbox, once it is known what of its commands has arrived."""
-    service, sandbox_id = call.service, call.path("sandbox_id")
+    service, sandbox_id = call.service, call.variables["sandbox_id"]
     request: StopSandbox = call.body
     if request.release:
         return answer(await service.sandboxes.release(sandbox_id))
@@ -90,14 +90,14 @@ async def stop(call: Call) -> Reply:
 
 async def delete(call: Call) -> Reply:
     """End a sandbox with the usual grace."""
-    return answer(await call.service.sandboxes.stop(call.path("sandbox_id"), DELETE_GRACE_SECONDS))
+    return answer(await call.service.sandboxes.stop(call.variables["sandbox_id"], DELETE_GRACE_SECONDS))
 
 
 async def logs(call: Call) -> Reply:
     """Stream the main command's output."""
     query: LogsQuery = call.query or LogsQuery()
     begin, pieces = await call.service.logs.open(
-        call.path("sandbox_id"), follow=query.follow, tail_lines=query.tail_lines, offset=query.offset
+        call.variables["sandbox_id"], follow=query.follow, tail_lines=query.tail_lines, offset=query.offset
     )
     return Reply(content_type=OCTETS, headers={LOG_OFFSET_HEADER: str(begin)}, pieces=pieces)
 
@@ -105,7 +105,7 @@ async def logs(call: Call) -> Reply:
 async def reset(call: Call) -> Reply:
     """Let one begin anew."""
     service = call.service
-    sandbox = await service.resets.reset(call.path("sandbox_id"), call.path("reset_id"), call.body, call.caller)
+    sandbox = await service.resets.reset(call.variables["sandbox_id"], call.variables["reset_id"], call.body, call.caller)
     return answer(await service.sandboxes.get(sandbox.sandbox_id))
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 async def take(call: Call) -> Reply:
     """Take one, or join who does."""
-    sandbox_id, snapshot_id = call.path("sandbox_id"), call.path("snapshot_id")
+    sandbox_id, snapshot_id = call.variables["sandbox_id"], call.variables["snapshot_id"]
     return answer(await call.service.snapshots.take(sandbox_id, snapshot_id, call.body, call.caller))
 
 
@@ -25,7 +25,7 @@ async def list_all(call: Call) -> Reply:
 
 async def remove(call: Call) -> Reply:
     """Remove one."""
-    await call.service.snapshots.remove(call.path("snapshot_id"), call.caller)
+    await call.service.snapshots.remove(call.variables["snapshot_id"], call.caller)
     return Reply(status=204)
 
 

@@ -48,7 +48,7 @@ class Operation:
     async def __call__(self, call: Call) -> Reply:
         """Check what is left to check of a call whose query was read, and answer it."""
         if isinstance(self.body, type):
-            call.body = parse_body(self.body, await call.read(), foreign_text=self.foreign_text)
+            call.body = parse_body(self.body, await call.request.read(CALLER.get()), foreign_text=self.foreign_text)
         if self.waits:
             await call.service.ready()
         if (sandbox_id := call.variables.get("sandbox_id")) is not None:

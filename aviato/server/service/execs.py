@@ -209,10 +209,13 @@ class Execs:
             freed = self._acknowledge(ack, caller) or freed
         for sandbox_id in request.let_go:
             sandbox = self._registry.live.get(sandbox_id)
-            if sandbox is None or not caller.sees(sandbox.record.owner) or sandbox.let_go:
+            if sandbox is None:
                 continue
-            if sandbox.request.releasable and not sandbox.record.detached:
-                sandbox.record = sandbox.record.but(let_go=True)
+            record = sandbox.record
+            if not caller.sees(record.owner) or record.let_go:
+                continue
+            if sandbox.request.releasable and not record.detached:
+                sandbox.record = record.but(let_go=True)
                 self._registry.save(sandbox.record)
                 self._registry.let_go[sandbox_id] = sandbox
                 freed = True
@@ -257,7 +260,7 @@ class Execs:
             state.feed.confirmed(ack.stdout, ack.stderr)
         if ack.done and sandbox.execs.pop(ack.exec_id, None) is not None and state is not None:
             state.keep()
-        return ack.done and sandbox.let_go
+        return ack.done and sandbox.record.let_go
 
     def _confirm_left(self, ack: ExecAck, caller: Caller) -> None:
         """The result of a command whose sandbox has ended has arrived."""
@@ -344,11 +347,11 @@ class Execs:
     ) -> ExecFeed:
         state.keep()
         sandbox.calls += 1
-        if not sandbox.runs or sandbox.for_one_run:
+        if not sandbox.runs or sandbox.record.for_one_run:
             memory = None  # It is open for the moment, and of no use for what is kept here.
         subscribe = partial(self._subscribe, memory=memory)
         feed = ExecFeed(sandbox, state, offsets, reader_id, subscribe, self._slots, self._closed)
-        if sandbox.for_one_run:
+        if sandbox.record.for_one_run:
             feed.keep(self._results)
         if state.recorded is None:
             state.feed = feed
@@ -370,7 +373,7 @@ class Execs:
             # Whoever comes back has these bytes, and what confirmed them may have died with an earlier server (or an earlier
             # reader confirmed none): a full window would wait for that for ever.
             link.acknowledge(state.exec_id, *feed.offsets, False)
-        read_along = not feed.sandbox.for_one_run or feed.is_fed
+        read_along = not feed.sandbox.record.for_one_run or feed.is_fed
         spec = None if request is None else spec_of(request)
         return link.subscribe(spec, state.exec_id, *feed.offsets, read_along=read_along, memory=memory)
 
@@ -378,7 +381,7 @@ class Execs:
         sandbox, state = feed.sandbox, feed.state
         self.feeds.discard(feed)
         sandbox.calls -= 1
-        key = (sandbox.sandbox_id, state.exec_id, feed.reader_id)
+        key = (state.sandbox_id, state.exec_id, feed.reader_id)
         if self._recorded.get(key) is feed:
             del self._recorded[key]
         if state.feed is feed:
@@ -391,7 +394,7 @@ class Execs:
                 del sandbox.execs[state.exec_id]
             if state.cancelled and not feed.over:
                 self._discard(sandbox, state)
-        if sandbox.let_go and sandbox.calls == 0:
+        if sandbox.record.let_go and sandbox.calls == 0:
             self._slots.update()
 
     def _discard(self, sandbox: LiveSandbox, state: ExecState) -> None:
@@ -409,7 +412,7 @@ class Execs:
                 done = frame.type == FrameType.EXIT
                 if done or frame.type == FrameType.DATA:
                     link.acknowledge(state.exec_id, offsets[StreamId.STDOUT], offsets[StreamId.STDERR], done)
-        if sandbox.let_go:
+        if sandbox.record.let_go:
             self._slots.update()
 
     def _abandon(self, sandbox: LiveSandbox, state: ExecState) -> None:

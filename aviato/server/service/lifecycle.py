@@ -102,7 +102,12 @@ class Lifecycle:
         self._save(sandbox)
         if before is State.QUEUED:
             sandbox.place.cancel()
-        elif before is State.RUNNING and sandbox.for_one_run and sandbox.request.command is None and not sandbox.grace_seconds:
+        elif (
+            before is State.RUNNING
+            and sandbox.record.for_one_run
+            and sandbox.request.command is None
+            and not sandbox.grace_seconds
+        ):
             self._kill(sandbox)  # Its command is over and was read: there is nothing to drain.
         elif before is State.RUNNING:
             self.stop(sandbox)
@@ -257,7 +262,7 @@ class Lifecycle:
 
     def _save(self, sandbox: LiveSandbox) -> None:
         """Put a change on record; of a sandbox for one command only if that lasts: its end overtakes most of them."""
-        if sandbox.for_one_run:
+        if sandbox.record.for_one_run:
             self._registry.save_soon(sandbox.record)
         else:
             self._registry.save(sandbox.record)
@@ -356,7 +361,7 @@ class Lifecycle:
             self._slots.gone(sandbox)
             self.batch_cleanup.add(sandbox)
             return
-        if not self._registry.save(record) and not sandbox.for_one_run:
+        if not self._registry.save(record) and not sandbox.record.for_one_run:
             await self._remember_end(sandbox, str(record.status_reason))
         self._forget(sandbox)
 

@@ -129,16 +129,6 @@ class LiveSandbox:
         return self.image is not None and self.image.is_snapshot
 
     @property
-    def let_go(self) -> bool:
-        """Whether nobody will begin a request on it any more."""
-        return self.record.let_go
-
-    @property
-    def for_one_run(self) -> bool:
-        """Whether it was made for one command, and ends with it."""
-        return self.record.for_one_run
-
-    @property
     def is_dead(self) -> bool:
         """Whether all that is left to be done is to put its end on record and to take its place away."""
         return self.killed_at is not None and self.state >= State.ENDED
@@ -146,7 +136,7 @@ class LiveSandbox:
     @property
     def main_exec_id(self) -> str:
         """Id of its main command: the same at every start in its place, so that it runs at most once there."""
-        return "ex-" + self.place_id[3:]
+        return "ex-" + (self.record.place_id or self.record.sandbox_id)[3:]
 
     @property
     def waits_for_image(self) -> bool:
@@ -182,7 +172,7 @@ class LiveSandbox:
     @property
     def releasable(self) -> bool:
         """Whether it may end so that another can start."""
-        return self.let_go and self.request.releasable and not self.record.detached and self.runs and self.idle
+        return self.record.let_go and self.request.releasable and not self.record.detached and self.runs and self.idle
 
     def admit(self) -> None:
         """It has its slot."""

@@ -83,5 +83,5 @@ def _can_move(sandbox: LiveSandbox) -> bool:
     wanted, record = sandbox.request, sandbox.record
     if sandbox.image is None and record.place_id is not None and record.lies_over is None:
         return False  # It may be of an earlier server's pool, with a name that nobody knows any more.
-    own = wanted.command is not None or wanted.secrets or sandbox.for_one_run
+    own = wanted.command is not None or wanted.secrets or sandbox.record.for_one_run
     return sandbox.runs and sandbox.calls == 1 and not own and all(one.recorded is not None for one in sandbox.execs.values())

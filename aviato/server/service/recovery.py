@@ -229,7 +229,7 @@ class Recovery:
 
     def _enter(self, sandbox: LiveSandbox) -> None:
         self._registry.live[sandbox.sandbox_id] = sandbox
-        if sandbox.let_go:
+        if sandbox.record.let_go:
             self._registry.let_go[sandbox.sandbox_id] = sandbox
         if sandbox.record.lease_id is not None:
             lease = self._leases.held.get(sandbox.record.lease_id)

@@ -53,7 +53,7 @@ class Runs:
     def restore(self) -> None:
         """Those of an earlier server, too, wait for a caller who may have been cut off, or who may have its result."""
         for sandbox in self._registry.live.values():
-            if sandbox.for_one_run:
+            if sandbox.record.for_one_run:
                 self._look_later(sandbox.sandbox_id)
 
     def _look_later(self, sandbox_id: str) -> None:

@@ -135,7 +135,8 @@ class Service:
         Raises:
             SandboxUnavailableError: the server goes.
         """
-        self.long_polls.check()
+        if self.long_polls.closing:
+            raise stopping_error()
         if self._opened is not None and not self._opened.done():
             await asyncio.shield(self._opened)
 

@@ -163,7 +163,7 @@ class Use:
 
     def __exit__(self, *error: object) -> None:
         self._sandbox.calls -= 1
-        if self._sandbox.let_go and self._sandbox.calls == 0:
+        if self._sandbox.record.let_go and self._sandbox.calls == 0:
             self._slots.update()
 
 

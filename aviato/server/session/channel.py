@@ -161,12 +161,12 @@ class Channel:
     def _hold(self, data: bytes) -> bool:
         self._held.append(data)
         self._held_bytes += len(data)
-        return self._session.hold(len(data))
+        return self._session.bodies.hold(self._session.tenant, len(data))
 
     def _taken(self) -> list[bytes]:
         pieces, self._held = self._held, []
         if self._held_bytes:
-            self._session.hold(-self._held_bytes)
+            self._session.bodies.hold(self._session.tenant, -self._held_bytes)
             self._held_bytes = 0
         return pieces
 

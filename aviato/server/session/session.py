@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aviato.server.callers import Caller
     from aviato.server.operations.bodies import Bodies
     from aviato.server.operations.reply import Reply
-    from aviato.server.operations.routes import Routes, Target
+    from aviato.server.operations.routes import Routes
     from aviato.server.service import Service
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class Session(Paused, asyncio.Protocol):
 
     Attributes:
         transport: of the connection; None before it and after it.
+        tenant: of whose session it is.
         answering: what is under way.
     """
 
@@ -64,7 +65,7 @@ class Session(Paused, asyncio.Protocol):
         self.answering: set[asyncio.Task[None]] = set()
         self._service = service
         self._routes = routes
-        self._caller = caller
+        self.tenant = caller.tenant
         self._check = check
         self._on_requests = on_requests
         self._on_lost = on_lost
@@ -104,10 +105,6 @@ class Session(Paused, asyncio.Protocol):
         super().resume_writing()
         if self.transport is not None:
             self.transport.resume_reading()
-
-    def hold(self, size_bytes: int) -> bool:
-        """So much more of bodies, or less, lies here and is not read; whether there may be so much."""
-        return self.bodies.hold(self._caller.tenant, size_bytes)
 
     def release(self, number: int) -> None:
         """Let the number of a channel be used again."""
@@ -202,22 +199,18 @@ class Session(Paused, asyncio.Protocol):
             await reply.close()
 
     async def _reply(self, line: str, channel: Channel) -> Reply:
+        """See what is asked for, and whether it may be asked, and do it."""
         try:
-            target = await self._let_in(line, channel)
+            path = line.partition(" ")[2]
+            try:
+                target = self._routes.find(line)
+            except AviatoError:
+                await self._check(None, path)
+                raise
+            caller = await self._check(target.operation.path, path)
+            CALLER.set(caller)
+            caller.check_size(channel.size_bytes or 0)
             call = Call(request=channel, service=self._service, variables=target.variables, query=target.query)
             return await target.operation(call)
         except Exception as error:
             return failed(error, line)
-
-    async def _let_in(self, line: str, channel: Channel) -> Target:
-        """See what is asked for, and whether it may be asked."""
-        path = line.partition(" ")[2]
-        try:
-            target = self._routes.find(line)
-        except AviatoError:
-            await self._check(None, path)
-            raise
-        caller = await self._check(target.operation.path, path)
-        CALLER.set(caller)
-        caller.check_size(channel.size_bytes or 0)
-        return target

@@ -115,7 +115,7 @@ class Sessions:
                 raise SandboxResourceExhaustedError(
                     f"this caller has {MOST_UNDER_WAY} requests under way", retry_delay_seconds=AGAIN_SECONDS
                 )
-            return await self._guard.check(transport, headers, route, path)
+            return await self._guard.caller(transport, headers, route, path)
 
         session = Session(
             self._service, self._routes, self._bodies, caller, check=check, on_requests=on_requests, on_lost=on_lost

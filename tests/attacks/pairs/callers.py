@@ -94,7 +94,7 @@ ENDED = area.defence(
 )
 ACKNOWLEDGED = area.defence(
     "acknowledgements are of a tenant's own",
-    patches=(Patch("server/service/execs.py", "not caller.sees(sandbox.record.owner) or sandbox.let_go", "sandbox.let_go"),),
+    patches=(Patch("server/service/execs.py", "not caller.sees(record.owner) or record.let_go", "record.let_go"),),
 )
 SIZED = area.defence(
     "bodies have a limit",
@@ -138,7 +138,7 @@ EACH = area.defence(
     patches=(
         Patch(
             "server/session/sessions.py",
-            "return await self._guard.check(transport, headers, route, path)",
+            "return await self._guard.caller(transport, headers, route, path)",
             "return caller",
         ),
     ),

@@ -62,7 +62,8 @@ class ExecFeed(Backpressure):
         self.offsets = offsets
         self.reader_id = reader_id
         self.over = False
-        self.is_fed = not reader_id and state.request is not None and state.request.is_fed
+        request = state.request
+        self.is_fed = not reader_id and request is not None and request.stdin and request.input is None
         self._subscribe = subscribe
         self._slots = slots
         self._on_close = on_close
@@ -186,7 +187,7 @@ class ExecFeed(Backpressure):
     async def _raise(self, failure: BaseException) -> None:
         if isinstance(failure, SandboxGone):
             # What would have told that it has begun may have waited for its end.
-            self.state.started |= self.sandbox.for_one_run and self._subscription is not None
+            self.state.started |= self.sandbox.record.for_one_run and self._subscription is not None
             failure = await error_of_gone(self.sandbox, failure, started=self.state.started)
         self.over = True
         raise failure
