@@ -219,9 +219,11 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
             raise TypeError(f"{name} must be strings, got {item!r}")
         if "\0" in item:
             raise _wrong(name, "must not hold a NUL character")
-        if not is_unicode(item):
+        try:
+            item.encode()
+        except UnicodeEncodeError:
             why = f"argument {number} of {name} has a lone surrogate, which is no Unicode and can be given to no program"
-            raise AviatoValidationError(why, field_violations={name: why})
+            raise AviatoValidationError(why, field_violations={name: why}) from None
         found.append(item)
     return tuple(found)
 

@@ -57,6 +57,7 @@ class Process(OperationRef[ProcessResult], Suggesting):
         if writer:
             self.stdin = StreamWriter(self._write, self._write_eof, name="stdin", of=self.exec_id)
         self._state = state
+        state.used = True
         self._given = given
         self._check = check
         self._attached = attach is not None
@@ -65,7 +66,7 @@ class Process(OperationRef[ProcessResult], Suggesting):
         self._execution: Execution | None = None
         self._counted = False
         self._returncode: int | None = None
-        what = f"attach to {self.exec_id}" if self._attached else f"exec {shown(self.command)}"
+        what = f"attach to {self.exec_id}" if self._attached else f"exec {shown(self._command)}"
         self._start(self._run(request), name=f"{what} in {state.sandbox_id}")
 
     @property

@@ -81,7 +81,7 @@ class SandboxCommands:
             detach=detach,
         )
         most = output_limit(max_output_bytes)
-        return Process(self._state_in_use(), request, given=given, writer=stdin is True, check=check, max_bytes=most)
+        return Process(self._state, request, given=given, writer=stdin is True, check=check, max_bytes=most)
 
     def attach(self, exec_id: str, stdout_offset: int = 0, stderr_offset: int = 0) -> Process:
         """Read a command that was begun elsewhere, from these offsets to its end.
@@ -110,7 +110,7 @@ class SandboxCommands:
         from aviato.calls.exec_call import attach_request
 
         request, offsets = attach_request(exec_id, stdout_offset, stderr_offset)
-        return Process(self._state_in_use(), request, attach=offsets)
+        return Process(self._state, request, attach=offsets)
 
     @suggests
     def shell(
@@ -140,7 +140,7 @@ class SandboxCommands:
         from aviato.calls.terminal_call import terminal_request
 
         request = terminal_request(command, width, height, cwd=cwd, env=env, user=user)
-        return TerminalSession(self._state_in_use(), request)
+        return TerminalSession(self._state, request)
 
     @suggests
     def grade(

@@ -38,6 +38,7 @@ class TerminalSession(OperationRef[TerminalResult]):
         self.output: StreamReader[bytes] = StreamReader(name="output", text=False, of=self.exec_id)
         self.stdin: StreamWriter = StreamWriter(self._write, self._write_eof, name="stdin", of=self.exec_id)
         self._state = state
+        state.used = True
         self._execution: Execution | None = None
         self._start(self._run(request), name=f"terminal {self.exec_id} in {state.sandbox_id}")
 

@@ -102,7 +102,8 @@ class StreamReader(Generic[T]):
         with self._lock:
             if not self._ended:
                 self._ended, self._error = True, error
-                self._notify()
+                if self._arrival is not None or self._waiter is not None:
+                    self._notify()
                 if self._room is not None:
                     self._make_room()
 

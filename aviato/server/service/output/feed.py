@@ -64,6 +64,8 @@ class ExecFeed(Backpressure):
         self.over = False
         request = state.request
         self.is_fed = not reader_id and request is not None and request.stdin and request.input is None
+        # Whoever reads has begun it, and has nothing to give to it once it runs.
+        self._is_plain = not (reader_id or request is None or request.stdin or request.terminal or request.detach)
         self._subscribe = subscribe
         self._slots = slots
         self._on_close = on_close
@@ -212,7 +214,7 @@ class ExecFeed(Backpressure):
             elif kind == FrameType.STARTED:
                 self.state.started = True
                 payload = self._started(payload)
-                self.is_quiet = self._is_plain()
+                self.is_quiet = self._is_plain
             elif kind == FrameType.EXIT:
                 self.over, self.is_quiet = True, False
                 self.state.exit = ExecExit.model_validate_json(payload)
@@ -226,11 +228,6 @@ class ExecFeed(Backpressure):
             parts.append(HEAD.pack(kind, frame.stream, 0, len(payload), frame.offset))
             parts.append(payload)
         return b"".join(parts)
-
-    def _is_plain(self) -> bool:
-        """Whether whoever reads has begun it, and has nothing to give to it once it runs."""
-        request = self.state.request
-        return not self.reader_id and request is not None and not (request.stdin or request.terminal or request.detach)
 
     def _acceptance(self) -> bytes:
         command = self.state.command if self.reader_id else None
