@@ -20,6 +20,8 @@ from tests.endings.conftest import until
 pytestmark = pytest.mark.usefixtures("served")
 AGE = "read -r line </proc/1/stat; set -- ${line##*)}; echo ${20}"
 """When process 1 began."""
+ASLEEP = "(setsid sleep 1000 &) >/dev/null 2>&1; until cat /proc/[0-9]*/comm | grep -q sleep; do :; done"
+"""What runs on behind a command, once it is there."""
 
 
 def run(sandbox: Any, command: str, **options: Any) -> str:
@@ -81,7 +83,10 @@ def test_nobody_can_tell(session: Session, take: Any) -> None:
 @pytest.mark.parametrize(
     ("made", "left"),
     [
-        ("(setsid sleep 1000 &) >/dev/null 2>&1", "cat /proc/[0-9]*/comm | grep -c sleep"),
+        (
+            "(setsid sleep 1000 &) >/dev/null 2>&1; until cat /proc/[0-9]*/comm | grep -q sleep; do :; done 2>/dev/null",
+            "cat /proc/[0-9]*/comm | grep -c sleep",
+        ),
         ("echo x >/dev/shm/x", "cat /dev/shm/x"),
         ("mkdir -p /run/a/b; echo x >/run/a/b/x", "cat /run/a/b/x"),
         (

@@ -205,7 +205,7 @@ def test_one_that_cannot_be_made_keeps_nobody(make_server: Any, made: Made, tmp_
 
 
 @pytest.mark.parametrize(
-    "where", ["sandboxes/*/note", "images/*/blobs/*.part", "images/*/blobs/*.tree", "images/*/blobs/*.tree/root"]
+    "where", ["serve/sandboxes/*/note", "images/*/blobs/*.part", "images/*/blobs/*.tree", "images/*/blobs/*.tree/root"]
 )
 def test_a_server_that_dies_leaves_none_in_part(
     make_server: Any, made: Made, monkeypatch: pytest.MonkeyPatch, where: str
@@ -218,7 +218,7 @@ def test_a_server_that_dies_leaves_none_in_part(
         async with AsyncClient() as client:
             await client.pull_image(layout)
             making = asyncio.ensure_future(client.sandbox(container_image=layout))
-            while not making.done() and not any(Path(server.state_dir).rglob(where)):
+            while not making.done() and not any(Path(server.state_dir).glob(where)):
                 await asyncio.sleep(0)
             server.stop(signal.SIGKILL)
             server.restart()

@@ -16,6 +16,7 @@ from aviato.server.images.oci_reference import parse_oci_reference
 from aviato.server.images.reference import parse
 from aviato.server.images.resolved import Came, ResolvedImage
 from aviato.server.images.store import MOST_LAYERS
+from aviato.system.threads import in_thread
 from aviato.wire.ids import SNAPSHOT_ID
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ class LocalImages:
         coming = _Coming()
         try:
             stored = await self.store.pull(image.reference, on_progress=coming.hear, on_begin=coming.begin)
-            return replace(self._stored(image.reference, stored), came=coming.came())
+            here = await in_thread(self.store.unpacked, stored.image_id)
+            return replace(self._stored(image.reference, here or stored), came=coming.came())
         except SandboxImageError as error:
             raise self._with_nearest(error, image.reference) from error
 

@@ -24,10 +24,10 @@ from aviato.server.images.unpacked_layer import LeftLayer, UnpackLimits
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
-    from aviato.server.images.image_index import ImageRecord
+    from aviato.server.images.image_index import ImageRecord, RecordedLayer
     from aviato.server.images.image_snapshots import NewSnapshot
     from aviato.server.images.packing import Pack
     from aviato.server.images.stored_image import Progress
@@ -130,7 +130,7 @@ class ImageStore:
         if kept is None or kept[0] is not record or kept[1].lacks_start:
             if len(self._unpacked) >= MOST_REMEMBERED:
                 self._unpacked.clear()
-            kept = self._unpacked[record.image_id] = record, UnpackedImage(**self._of_layers(record))
+            kept = self._unpacked[record.image_id] = record, self._with_start(record)
         return kept[1]
 
     async def pull(
@@ -329,7 +329,7 @@ class ImageStore:
         names = (name for name, meant in self._index.names().items() if meant.image_id == record.image_id)
         sizes = {layer.key: layer.size_bytes for layer in record.layers}
         return StoredImage(
-            **self._of_layers(record),
+            **self._of_layers(record, record.layers),
             names=tuple(names),
             architecture=record.architecture,
             size_bytes=sum(sizes.values()),
@@ -339,16 +339,19 @@ class ImageStore:
             pinned=record.pinned,
         )
 
-    def _of_layers(self, record: ImageRecord) -> dict[str, Any]:
+    def _with_start(self, record: ImageRecord) -> UnpackedImage:
         starting = self._starting.find(record)
         layers = record.layers if starting is None else (*record.layers, starting)
+        lacks_start = starting is None and self._starting.can_be(record)
+        return UnpackedImage(**self._of_layers(record, layers), lacks_start=lacks_start)
+
+    def _of_layers(self, record: ImageRecord, layers: Sequence[RecordedLayer]) -> dict[str, Any]:
         # A layer that is there twice acts where it is uppermost; overlayfs takes no directory twice.
         uppermost_first = dict.fromkeys(layer.key for layer in reversed(layers))
         return {
             "image_id": record.image_id,
             "layers": tuple(str(self._directory / "layers" / key / ROOT) for key in uppermost_first),
             "config": record.config,
-            "lacks_start": starting is None and self._starting.can_be(record),
             "snapshot": record.snapshot,
         }
 
