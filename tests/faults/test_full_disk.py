@@ -14,6 +14,7 @@ import pytest
 import aviato
 from tests.conftest import SERVE, RunningServer, make_state_dir, remove, start_server
 from tests.endings.conftest import until
+from tests.images.whole_images import make_layout, tar_of
 
 
 @pytest.fixture
@@ -102,6 +103,29 @@ def test_a_snapshot_on_a_full_disk_costs_no_sandbox(small: Path, server: Running
         with aviato.Sandbox(base_url=server.url, container_image=taken.snapshot_id) as other:
             assert other.exec(["sh", "-c", "cksum file | cmp - sum && echo whole"]).result().stdout == "whole\n"
         aviato.Sandbox.delete_snapshot(taken.snapshot_id, base_url=server.url).result()
+
+
+def test_pulls_builds_and_forks_on_a_full_disk(small: Path, server: RunningServer, tmp_path: Path) -> None:
+    """Each says what is wrong, leaves nothing half, and works once there is room."""
+    layout = make_layout(tmp_path / "image", [tar_of({"data": os.urandom(2_000_000)})], {})
+    pulled, built = f"oci:{layout}", aviato.Image.from_("host").run("echo built >/srv/built")
+    with aviato.Session(hurried(server)) as session:
+        parent = session.sandbox()
+        parent.exec(["sh", "-c", "head -c 100000 /dev/urandom >file; cksum file >sum"], check=True).result()
+        fill(small)
+        [found] = session.prefetch([pulled]).result()
+        assert (found.status, found.reason) == ("failed", "disk_full") and "full" in str(found.message)
+        errors = []
+        for make in (lambda: session.sandbox(container_image=built), lambda: parent.fork()[0]):
+            with pytest.raises(aviato.AviatoError) as caught:
+                make().exec(["true"]).result()
+            errors.append(caught.value)
+        assert [(error.reason, error.is_infrastructure) for error in errors] == [("store", True), ("disk_full", True)]
+        (small / "ballast").unlink()
+        session.sandbox(container_image=pulled).wait()
+        assert session.sandbox(container_image=built).exec(["cat", "/srv/built"]).result().stdout == "built\n"
+        [child] = parent.fork()
+        assert child.exec(["sh", "-c", "cksum file | cmp - sum && echo whole"]).result().stdout == "whole\n"
 
 
 def test_a_state_directory_that_is_read_only(small: Path) -> None:
