@@ -16,14 +16,17 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from aviato.exceptions import SandboxImageError
+from aviato.server.backends.local import binary
 from aviato.server.images import image_uses
 from aviato.server.images.file_locks import try_to_hold
 from aviato.server.images.image_errors import disk_error
 from aviato.server.images.image_trash import remove_as_oneself
 from aviato.server.images.registry_requests import Patience
 from aviato.server.images.store import ImageStore
+from aviato.server.images.unpacking import Unpacking
 from tests.images.faulty_registry import cut_after, faulty_registry
 from tests.images.layouts import Image, digest_of, tar_of, unpack_by_tarfile, write_layout
+from tests.matrices import deep
 
 pytestmark = pytest.mark.anyio
 QUICK = Patience(connect_seconds=5, stall_seconds=20, attempts=3, backoff_seconds=0.01)
@@ -408,6 +411,7 @@ PULL = """
 import asyncio, sys
 from pathlib import Path
 from aviato.server.images.store import ImageStore
+from aviato.server.images.unpacking import Unpacking
 from tests.images.layouts import unpack_by_tarfile
 store = ImageStore(Path(sys.argv[1]), unpack_by_tarfile)
 print(asyncio.run(store.pull(sys.argv[2])).image_id)
@@ -455,6 +459,58 @@ async def test_a_process_that_is_killed_leaves_what_the_next_one_goes_on_with(st
         assert registry.ranges()[-1] == f"bytes={size}-" and registry.count(digest_of(image.layers[0])) == 0
         await store.prune()
         assert is_empty(store), "what the killed one kept is kept no longer"
+
+
+REAL_PULL = """
+import asyncio, sys
+from pathlib import Path
+from aviato.server.backends.local import binary
+from aviato.server.images.store import ImageStore
+from aviato.server.images.unpacking import Unpacking
+store = ImageStore(Path(sys.argv[1]), Unpacking(binary.found, owners=False))
+print("begins", flush=True)
+asyncio.run(store.pull(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("parts", [6, *deep([40])])
+async def test_a_process_that_is_killed_at_any_moment(tmp_path, parts):
+    """Wherever that is: what is there is whole, and the pull of another one ends with all of it."""
+    store = ImageStore(tmp_path / "store", Unpacking(binary.found, owners=False))
+    contents = [{f"d{layer}/{number}": os.urandom(100_000) for number in range(10)} for layer in range(5)]
+    async with faulty_registry() as registry:
+        image = Image(*map(tar_of, contents))
+        reference = registry.add("a", image)
+        took = None
+        for part in (parts, *range(parts)):  # The first is not killed, and says how long all of it takes.
+            command = [sys.executable, "-c", REAL_PULL, str(store._directory), reference]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+            assert await asyncio.to_thread(process.stdout.readline) == "begins\n"
+            began = time.monotonic()
+            if took is not None:
+                await asyncio.sleep(took * part / parts)  # the point of the kill, not a wait
+                process.kill()
+            await asyncio.to_thread(process.communicate)
+            took = took or time.monotonic() - began
+            found = store.find(reference)
+            assert found is None or is_whole(found, contents)
+            for root in (store._directory / "layers").glob("*/root"):
+                [top] = os.listdir(root)
+                assert {path.name: path.read_bytes() for path in (root / top).iterdir()} == inside(contents[int(top[1:])])
+            if found is not None:
+                await store.remove(reference)
+        assert is_whole(await store.pull(reference), contents)
+    await store.prune()
+    assert is_empty(store)
+
+
+def inside(content):
+    return {path.partition("/")[2]: data for path, data in content.items()}
+
+
+def is_whole(found, contents):
+    tops = [{path.name: path.read_bytes() for path in Path(root).glob("d*/*")} for root in reversed(found.layers)]
+    return tops == [*map(inside, contents)]
 
 
 async def test_a_process_that_is_killed_while_it_unpacks(store, layout):
