@@ -71,9 +71,10 @@ with aviato.Session() as session:
 
 @pytest.mark.parametrize("after", every(3, range(2 * STEPS)))
 def test_the_next_client_goes_on_with_what_a_killed_one_has_built(
-    served: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path, after: int
+    make_server: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, after: int
 ) -> None:
     caplog.set_level(logging.INFO, logger="aviato")
+    monkeypatch.setenv("AVIATO_BASE_URL", make_server().url)
     mark = tmp_path.name
     client = subprocess.Popen([sys.executable, "-c", BUILDS, mark], stdout=subprocess.PIPE, text=True)
     assert client.stdout is not None
@@ -88,7 +89,7 @@ def test_the_next_client_goes_on_with_what_a_killed_one_has_built(
     with Session() as session:
         assert is_right(session.sandbox(container_image=image(mark)), mark)
     assert steps(caplog, "cached") >= after // 2 and steps(caplog, "building") + steps(caplog, "cached") == STEPS
-    until(lambda: not [one for one in Sandbox.list().result() if not one.get_status().is_terminal], 20)
+    until(lambda: all(one.get_status().is_terminal for one in Sandbox.list().result()), 20)
     assert not [one for one in aviato.Sandbox.list_snapshots().result() if one.name and "build" in one.name]
 
 
