@@ -116,3 +116,35 @@ async def test_a_first_command_goes_before_what_fills_a_pool(server, monkeypatch
     monkeypatch.setattr(warm_pools, "BREATH_SECONDS", 1000.0)
     assert (await server.create(pool_id=few.pool_id))["status"] == "running"
     await eventually(lambda: len(few.ready) == 1)
+
+
+async def test_a_pool_that_nobody_takes_from_keeps_fewer_and_all_again_from_the_next_claim_on(server, monkeypatch):
+    pool = await pool_of(server, 8)
+    pools = server.service.warm_pools
+    monkeypatch.setattr(warm_pools, "UNUSED_SECONDS", 0.0)
+    kept = []
+    for _ in range(5):
+        pools.tick()
+        kept.append(len(pool.ready))
+    assert kept == [4, 2, 1, 1, 1]
+    monkeypatch.setattr(warm_pools, "UNUSED_SECONDS", 600.0)
+    assert (await server.create(pool_id=pool.pool_id))["status"] == "running"
+    await eventually(lambda: len(pool.ready) == 8)
+    pools.tick()
+    assert len(pool.ready) == 8
+
+
+async def test_a_pool_without_a_word_of_its_client_goes(server, monkeypatch):
+    pool = await pool_of(server, 2)
+    places = [warm.place_id for warm in pool.ready]
+    claimed = await server.create(pool_id=pool.pool_id)
+    body = {"size": 2, "sandbox": pool.request.model_dump(exclude_defaults=True) | {"sandbox_id": new_sandbox_id()}}
+    monkeypatch.setattr(warm_pools, "KEPT_SECONDS", 0.0)
+    await server.call("PUT", f"/v1/pools/{pool.pool_id}", body=body, expect=200)
+    server.service.warm_pools.tick()
+    assert server.service.warm_pools.kept == 0 and not server.service.warm_pools.is_used
+    await eventually(lambda: places[1] in server.backend.destroyed)
+    assert (await server.wait(claimed["sandbox_id"], "running"))["status"] == "running"
+    # Whoever asks by its id has one that starts as any other.
+    late = await server.create(pool_id=pool.pool_id)
+    assert (await server.wait(late["sandbox_id"], "running"))["was_ready"] is False
