@@ -146,6 +146,28 @@ def test_its_name_stays_its_own(make_server: Any, monkeypatch: pytest.MonkeyPatc
         assert run(box, shown).splitlines() == [name, hosts, name]
 
 
+def test_one_that_an_earlier_server_had_ready_moves_and_keeps_its_name(
+    make_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot of one at rest leaves it in another place, which is not told what an earlier server knew."""
+    server = make_server()
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+    age = "read -r line </proc/1/stat; set -- ${line##*)}; echo ${20}"
+    with Session() as session, session.pool(1, warmup=["echo x >>/root/warm"]) as pool:
+        full(pool)
+        boxes = [pool.sandbox(), session.sandbox()]
+        run(boxes[0], "true")
+        boxes[1].reset().result()
+        before = [run(box, f"hostname; cat /etc/hosts /root/warm 2>&1; {age}").splitlines() for box in boxes]
+        assert was_ready(server, boxes[0])
+        server.stop(signal.SIGKILL)
+        server.restart()
+        for box, seen in zip(boxes, before, strict=True):
+            box.snapshot().result()
+            now = run(box, f"hostname; cat /etc/hosts /root/warm 2>&1; {age}").splitlines()
+            assert now[:-1] == seen[:-1] and now[0] == box.sandbox_id and now[-1] != seen[-1]
+
+
 def test_each_has_what_it_was_given(session: Session) -> None:
     warmup = ["echo warm >/root/warm", ["sh", "-c", "sleep 1000 & echo $A >>/root/warm"]]
     with session.pool(2, warmup=warmup, environment_variables={"A": "1"}, tags=["of-pool"]) as pool:

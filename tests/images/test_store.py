@@ -17,13 +17,16 @@ from blockbuster import blockbuster_ctx
 
 from aviato.exceptions import SandboxImageError
 from aviato.server.backends.local import binary
-from aviato.server.images import image_uses
+from aviato.server.images import image_index, image_uses
 from aviato.server.images.file_locks import try_to_hold
 from aviato.server.images.image_errors import disk_error
+from aviato.server.images.image_index import RecordedSnapshot
+from aviato.server.images.image_snapshots import NewSnapshot
 from aviato.server.images.image_trash import remove_as_oneself
 from aviato.server.images.registry_requests import Patience
 from aviato.server.images.store import ImageStore
 from aviato.server.images.unpacking import Unpacking
+from aviato.wire.images import BUILT
 from tests.images.faulty_registry import cut_after, faulty_registry
 from tests.images.layouts import Image, digest_of, tar_of, unpack_by_tarfile, write_layout
 from tests.matrices import deep
@@ -378,6 +381,49 @@ async def test_a_small_disk(tmp_path):
         assert caught.value.reason == "disk_full" and is_empty(store)
     finally:
         subprocess.run(["umount", "-l", small], check=True)
+
+
+# -- names that are no registry's
+
+
+async def test_no_registry_is_asked_for_a_step_of_a_build(store, monkeypatch):
+    """Whoever has that name in the net could give builds whatever he likes."""
+    asked = []
+
+    async def resolve(self, host, *rest, **more):
+        asked.append(host)
+        raise OSError("no network")
+
+    monkeypatch.setattr("aiohttp.resolver.ThreadedResolver.resolve", resolve)
+    monkeypatch.setattr("aiohttp.resolver.AsyncResolver.resolve", resolve)
+    for reference in (f"{BUILT}/{'0' * 40}:latest", f"{BUILT.upper()}/x", f"{BUILT}/x@sha256:{'0' * 64}"):
+        with pytest.raises(SandboxImageError, match="build it again") as caught:
+            await store.pull(reference)
+        assert caught.value.reason == "image_not_here"
+    assert asked == []
+    with pytest.raises(SandboxImageError):
+        await store.pull("registry.invalid/x:1")
+    assert set(asked) == {"registry.invalid"}
+
+
+async def test_whoever_finds_a_snapshot_by_one_of_its_names_finds_it_by_each(store, monkeypatch):
+    """A server that dies between two of them would be followed by one that takes it for done."""
+    recorded = RecordedSnapshot(snapshot_id="sn-" + "a" * 26, sandbox_id="sb-x", image="host", base="host", kind="build")
+    names = (recorded.snapshot_id, f"{BUILT}/{'0' * 40}:latest", "a/name:1")
+    seen = []
+    replace = image_index._replace
+
+    def replaced(path, value):
+        replace(path, value)
+        seen.append(tuple(store.find(name) is not None for name in names))
+
+    monkeypatch.setattr(image_index, "_replace", replaced)
+
+    async def pieces():
+        yield BASE
+
+    await store.snapshot(pieces(), NewSnapshot(recorded=recorded, image_id=None, names=names, architecture="amd64"))
+    assert len(seen) > 1 and set(seen) == {(False,) * 3, (True,) * 3}
 
 
 # -- at once

@@ -161,7 +161,10 @@ class ImageIndex:
         return record is not None
 
     def name(self, names: Iterable[str], meant: Name, *, waits: bool = True) -> None:
-        """Let names mean an image. Only within `alone`. Arguments as of `put`."""
+        """Let names mean an image, all at once: who finds it by one of them finds it by each. Only within `alone`.
+
+        `waits` is as of `put`.
+        """
         self._put_names({**self.names(anew=True), **dict.fromkeys(names, meant)}, waits=waits)
 
     def drop_names(self, gone: Iterable[str]) -> None:

@@ -22,6 +22,7 @@ from aviato.server.images.starting_layers import StartingLayers
 from aviato.server.images.stored_image import StoredImage, UnpackedImage
 from aviato.server.images.unpacked_layer import LeftLayer, UnpackLimits
 from aviato.system.threads import in_thread
+from aviato.wire.images import BUILT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -156,6 +157,9 @@ class ImageStore:
             return found
         try:
             parsed = await in_thread(lambda: parse_oci_reference(_absolute(reference)))
+            if parsed.registry == BUILT:
+                # A host of that name could give builds of others whatever it likes.
+                raise image_error("image_not_here", f"the step {quoted(reference)} of a build is not here; build it again")
             record = await self._pulls.pull(parsed, on_progress, on_begin)
             if self._most_bytes is not None:
                 await in_thread(self._prune, self._most_bytes, 0.0, frozenset({record.image_id}))

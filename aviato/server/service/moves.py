@@ -80,8 +80,6 @@ class Moves:
 
 def _can_move(sandbox: LiveSandbox) -> bool:
     """Whether all that it has is on record or in its files, and nobody but one request uses it."""
-    wanted, record = sandbox.request, sandbox.record
-    if sandbox.image is None and record.place_id is not None and record.lies_over is None:
-        return False  # It may be of an earlier server's pool, with a name that nobody knows any more.
+    wanted = sandbox.request
     own = wanted.command is not None or wanted.secrets or sandbox.record.for_one_run
     return sandbox.runs and sandbox.calls == 1 and not own and all(one.recorded is not None for one in sandbox.execs.values())
