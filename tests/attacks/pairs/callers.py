@@ -413,13 +413,13 @@ def be_there(place: Place) -> bool:
 
 @attack("begin with what another key's pool was warmed up with", ITS_POOL)
 def take_of_pool(place: Place) -> bool:
-    pool_id, warmup = new_pool_id(), [["sh", "-c", "echo a secret >/root/warm"]]
+    pool_id, warmup = new_pool_id(), [["sh", "-c", "hostname >/root/warm"]]
     kept = {"size": 1, "sandbox": {"sandbox_id": new_sandbox_id(), "warmup": warmup}}
     while place.ask("mine", "PUT", f"/v1/pools/{pool_id}", kept)[1]["ready"] < 1:
         time.sleep(0.02)
-    # Its own warm-up would do the same: what it gets was there before it was asked for, or was made for it.
+    # Its own warm-up would write its own name: any other is that of a place that was there before it was asked for.
     other = place.running("other", pool_id=pool_id, warmup=warmup)
-    look = {"exec_id": new_exec_id(), "command": ["hostname"]}
+    look = {"exec_id": new_exec_id(), "command": ["cat", "/root/warm"]}
     return other.encode() not in place.ask("other", "POST", f"/v1/sandboxes/{other}/execs", look)[1]
 
 
