@@ -84,7 +84,8 @@ class Collection:
         """What is kept, as one piece."""
         head = self._head.getvalue()
         data = b"".join((head, *self._tail)) if self._tail else head
-        return Collected(data, self._head_bytes if self.dropped else None, self.total)
+        is_all = len(data) == self.total - self.offset
+        return Collected(data, None if is_all else self._head_bytes, self.total)
 
 
 class Kept(Collection):

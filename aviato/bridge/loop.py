@@ -32,6 +32,8 @@ class LoopThread:
     """An event loop on a daemon thread of its own.
 
     Attributes:
+        is_alive: tells whether the thread still runs.
+        ident: of the thread, as `threading.get_ident` has it there.
         closing: it accepts no more work.
         leaving: what runs is being ended by the exit hooks, so its failures are no news.
         hooks: what `register_exit` was given.
@@ -49,6 +51,8 @@ class LoopThread:
         # Free-threaded builds start threads in a copy of the caller's context; the loop must not keep a caller's values alive.
         run = contextvars.Context().run
         self._thread = threading.Thread(target=run, args=(self._run,), name="aviato-loop", daemon=True)
+        self.is_alive = self._thread.is_alive
+        self.ident: int | None = None
 
     def start(self) -> None:
         """Start the thread and wait until its loop runs.
@@ -58,6 +62,7 @@ class LoopThread:
         """
         self._thread.start()
         self._started.wait()
+        self.ident = self._thread.ident
         if self._failure is not None:
             raise RuntimeError(f"{type(self._failure).__name__}: {self._failure}") from self._failure
 
@@ -70,16 +75,7 @@ class LoopThread:
     @property
     def usable(self) -> bool:
         """Whether the loop accepts work: alive, not closing, and of this process."""
-        return not self.closing and self._thread.is_alive()
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread still runs."""
-        return self._thread.is_alive()
-
-    def is_current(self) -> bool:
-        """Whether the caller is on this thread."""
-        return threading.get_ident() == self._thread.ident
+        return not self.closing and self.is_alive()
 
     def call(self, callback: Callable[..., object], *args: Any) -> None:
         """Run a callback on the loop, in a copy of the caller's context.
@@ -93,7 +89,7 @@ class LoopThread:
     def stop(self, timeout_seconds: float) -> None:
         """Cancel what runs, end the loop and wait for the thread."""
         stop = self._stop
-        if stop is not None and self._thread.is_alive():
+        if stop is not None and self.is_alive():
             try:
                 self.call(stop.set)
             except RuntimeError:
@@ -253,7 +249,7 @@ def check_blocking(what: str) -> None:
         RuntimeError: on the loop thread, which would wait for itself.
     """
     thread = _current
-    if thread is not None and thread.is_current():
+    if thread is not None and threading.get_ident() == thread.ident:
         raise RuntimeError(f"{what} would block aviato's own event loop; use `await` here")
     if asyncio._get_running_loop() is None or _in_notebook():
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -156,7 +157,7 @@ class OperationRef(Generic[T]):
             raise RuntimeError(
                 f"{self._name} was started by process {self._pid} before the fork; only that process can wait for it"
             )
-        if not self._thread.alive and not self._future.done():
+        if not self._thread.is_alive() and not self._future.done():
             raise RuntimeError(f"{self._name} will never end: aviato's event loop is gone, the interpreter is ending")
 
     def _wait(self, timeout: float | None) -> None:
@@ -208,7 +209,7 @@ class OperationRef(Generic[T]):
         """Wait on the caller's own loop until it has ended."""
         loop = asyncio.get_running_loop()
         task = self._task
-        if task is not None and self._thread.is_current():
+        if task is not None and threading.get_ident() == self._thread.ident:
             await ended(task)  # No thread has to be woken. `_finish` was asked for before, so it has run then.
             return
         waiter: asyncio.Future[None] = loop.create_future()

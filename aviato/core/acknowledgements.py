@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aviato.core.background import background
 from aviato.exceptions import AviatoError
 from aviato.log import logger
-from aviato.wire.execution import ACKNOWLEDGED_AT_ONCE, Acknowledgements, ExecAck
+from aviato.wire.execution import ACKNOWLEDGED_AT_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -17,6 +17,24 @@ LET_GO_SECONDS = 0.01
 AFTER_EXIT_SECONDS = 0.1
 """A whole result that has arrived holds nothing up, and the end of its sandbox, which often comes soon, says it too."""
 AGAIN_SECONDS = 1.0
+
+
+class Received(NamedTuple):
+    """What has arrived of a command, as `wire.execution.ExecAck` has it: no model on the hot path."""
+
+    sandbox_id: str
+    exec_id: str
+    stdout: int
+    stderr: int
+    done: bool
+    reader_id: str
+
+
+class Told(NamedTuple):
+    """What one request tells, as `wire.execution.Acknowledgements` has it."""
+
+    execs: list[Received]
+    let_go: list[str]
 
 
 class Acknowledger:
@@ -29,9 +47,9 @@ class Acknowledger:
         ended: there is nobody to tell any more.
     """
 
-    def __init__(self, send: Callable[[Acknowledgements], Awaitable[None]]) -> None:
+    def __init__(self, send: Callable[[Told], Awaitable[None]]) -> None:
         self._send = send
-        self._execs: dict[str, dict[tuple[str, str], ExecAck]] = {}
+        self._execs: dict[str, dict[tuple[str, str], Received]] = {}
         self._let_go: list[str] = []
         self._within: float | None = None
         """How soon the most urgent of it is to be told."""
@@ -44,9 +62,7 @@ class Acknowledger:
         self, sandbox_id: str, exec_id: str, stdout: int, stderr: int, *, done: bool = False, reader_id: str = ""
     ) -> None:
         """Acknowledge bytes of a command; some time after its end, and at once while it runs."""
-        ack = ExecAck.model_construct(
-            sandbox_id=sandbox_id, exec_id=exec_id, stdout=stdout, stderr=stderr, done=done, reader_id=reader_id
-        )
+        ack = Received(sandbox_id, exec_id, stdout, stderr, done, reader_id)
         self._execs.setdefault(sandbox_id, {})[exec_id, reader_id] = ack
         self._tell_within(AFTER_EXIT_SECONDS if done else 0.0)
 
@@ -113,7 +129,7 @@ class Acknowledger:
             if not self._execs and not self._let_go:
                 self._within = None
             try:
-                await self._send(Acknowledgements.model_construct(execs=acks, let_go=let_go))
+                await self._send(Told(acks, let_go))
             except AviatoError as error:
                 logger.debug("acknowledging failed and is tried again: %s", error)
             else:
@@ -125,9 +141,9 @@ class Acknowledger:
             self._let_go = let_go + self._let_go
             await asyncio.sleep(AGAIN_SECONDS)
 
-    def _take_execs(self) -> list[ExecAck]:
+    def _take_execs(self) -> list[Received]:
         """Those that one request may have."""
-        taken: list[ExecAck] = []
+        taken: list[Received] = []
         while self._execs and len(taken) < ACKNOWLEDGED_AT_ONCE:
             sandbox_id, execs = next(iter(self._execs.items()))
             taken += [execs.pop(key) for key in list(execs)[: ACKNOWLEDGED_AT_ONCE - len(taken)]]

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
+    from aviato.core.acknowledgements import Told
     from aviato.transport.http import HttpTransport
-    from aviato.wire.execution import Acknowledgements
 
 T = TypeVar("T")
 M = TypeVar("M", bound=pydantic.BaseModel)
@@ -327,9 +327,11 @@ class Client:
         path = f"/v1/leases/{lease_id}"
         await (self.call("end lease", "DELETE", path) if again else self.transport.request("DELETE", path))
 
-    async def acknowledge(self, acknowledgements: Acknowledgements) -> None:
+    async def acknowledge(self, told: Told) -> None:
         """Tell the server what has arrived and who was let go."""
-        body = acknowledgements.model_dump_json(exclude_defaults=True).encode()
+        # What a field has by default is nothing, and need not be said.
+        execs = [{name: value for name, value in ack._asdict().items() if value} for ack in told.execs]
+        body = to_json({"execs": execs, "let_go": told.let_go})
         await self.call("acknowledge", "POST", "/v1/acknowledgements", body)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from functools import partial
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base32 in lower case: its order is the order of the numbers."""
@@ -26,9 +27,29 @@ RESET_ID = re.compile(f"rs-{ID_PATTERN}")
 SNAPSHOT_ID = re.compile(f"sn-{ID_PATTERN}")
 
 
-def new_sandbox_id() -> str:
-    """A new sandbox id, `sb-…`."""
-    return "sb-" + _uuid7_base32()
+def _uuid7(prefix: str) -> str:
+    milliseconds = time.time_ns() // 1_000_000
+    random = int.from_bytes(os.urandom(10), "big")
+    number = (milliseconds & (1 << 48) - 1) << 80 | 7 << 76 | (random >> 68 & 0xFFF) << 64 | 2 << 62 | random & (1 << 62) - 1
+    return prefix + _base32(number)
+
+
+def _base32(number: int) -> str:
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
+
+
+new_sandbox_id = partial(_uuid7, "sb-")
+"""A new sandbox id, `sb-…`."""
+new_reset_id = partial(_uuid7, "rs-")
+"""A new id of a reset, `rs-…`."""
+new_pool_id = partial(_uuid7, "pl-")
+"""A new id of a pool, `pl-…`."""
+new_exec_id = partial(_uuid7, "ex-")
+"""A new exec id, `ex-…`."""
+new_lease_id = partial(_uuid7, "ls-")
+"""A new lease id, `ls-…`."""
+new_snapshot_id = partial(_uuid7, "sn-")
+"""A new snapshot id, `sn-…`."""
 
 
 def derived_place_id(sandbox_id: str, reset_id: str) -> str:
@@ -42,39 +63,3 @@ def derived_place_id(sandbox_id: str, reset_id: str) -> str:
 def new_place_id() -> str:
     """A new id of a place that is made for no sandbox yet, and never that of a sandbox."""
     return "sb-" + _base32(int.from_bytes(os.urandom(16), "big") | _OF_PLACES)
-
-
-def new_reset_id() -> str:
-    """A new id of a reset, `rs-…`."""
-    return "rs-" + _uuid7_base32()
-
-
-def new_pool_id() -> str:
-    """A new id of a pool, `pl-…`."""
-    return "pl-" + _uuid7_base32()
-
-
-def new_exec_id() -> str:
-    """A new exec id, `ex-…`."""
-    return "ex-" + _uuid7_base32()
-
-
-def new_lease_id() -> str:
-    """A new lease id, `ls-…`."""
-    return "ls-" + _uuid7_base32()
-
-
-def new_snapshot_id() -> str:
-    """A new snapshot id, `sn-…`."""
-    return "sn-" + _uuid7_base32()
-
-
-def _uuid7_base32() -> str:
-    milliseconds = time.time_ns() // 1_000_000
-    random = int.from_bytes(os.urandom(10), "big")
-    number = (milliseconds & (1 << 48) - 1) << 80 | 7 << 76 | (random >> 68 & 0xFFF) << 64 | 2 << 62 | random & (1 << 62) - 1
-    return _base32(number)
-
-
-def _base32(number: int) -> str:
-    return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])

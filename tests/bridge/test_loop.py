@@ -104,7 +104,7 @@ def test_after_a_loop_that_has_ended_a_new_one_starts():
     first = loop_thread()
     ref = start(asyncio.sleep(60))
     first.stop(5)
-    assert not first.alive
+    assert not first.is_alive()
     assert ref.done()
     assert start(asyncio.sleep(0, "value")).result(5) == "value"
     assert loop_thread() is not first
@@ -125,11 +125,11 @@ def test_a_loop_that_is_ending_takes_no_more_work():
     start(asyncio.sleep(0)).result()
     first.stop(0)
     assert cleaning.wait(5)
-    assert first.alive
+    assert first.is_alive()
     assert start(asyncio.sleep(0.6, "value")).result(5) == "value"
     assert ref.done()
     first.stop(5)
-    assert not first.alive
+    assert not first.is_alive()
 
 
 @pytest.mark.parametrize("ask", ["blocking", "async"])

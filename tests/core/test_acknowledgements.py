@@ -6,19 +6,19 @@ import asyncio
 
 import pytest
 
-from aviato.core.acknowledgements import Acknowledger
+from aviato.core.acknowledgements import Acknowledger, Told
 from aviato.exceptions import SandboxUnavailableError
-from aviato.wire.execution import ACKNOWLEDGED_AT_ONCE, Acknowledgements
+from aviato.wire.execution import ACKNOWLEDGED_AT_ONCE
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_what_is_too_much_for_one_request_is_told_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aviato.core.acknowledgements.AGAIN_SECONDS", 0.01)
-    told: list[Acknowledgements] = []
+    told: list[Told] = []
     failures = [1, 3]
 
-    async def send(acknowledgements: Acknowledgements) -> None:
+    async def send(acknowledgements: Told) -> None:
         assert max(len(acknowledgements.execs), len(acknowledgements.let_go)) <= ACKNOWLEDGED_AT_ONCE
         if failures and failures.pop(0) < 3:
             raise SandboxUnavailableError("not now")
@@ -39,9 +39,9 @@ async def test_what_is_too_much_for_one_request_is_told_in_several(monkeypatch: 
 
 async def test_a_stop_says_what_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aviato.core.acknowledgements.AFTER_EXIT_SECONDS", 60.0)
-    told: list[Acknowledgements] = []
+    told: list[Told] = []
 
-    async def send(acknowledgements: Acknowledgements) -> None:
+    async def send(acknowledgements: Told) -> None:
         told.append(acknowledgements)
 
     acknowledger = Acknowledger(send)
@@ -59,7 +59,7 @@ async def test_what_comes_while_a_request_is_on_its_way_is_told_after_it(monkeyp
     on_its_way, arrived = asyncio.Event(), asyncio.Event()
     told: list[str] = []
 
-    async def send(acknowledgements: Acknowledgements) -> None:
+    async def send(acknowledgements: Told) -> None:
         on_its_way.set()
         await arrived.wait()
         told.extend(ack.exec_id for ack in acknowledgements.execs)

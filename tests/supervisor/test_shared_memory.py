@@ -421,7 +421,7 @@ async def test_commands_that_had_no_use_for_it_hold_none(box, memory):
 async def test_a_command_that_fits_a_request_fits_it_with_memory(box, memory):
     spec = make_spec("true", env={"X": ""})
     payload = {"op": "exec", "exec_id": spec.exec_id, "stdout": 0, "stderr": 0}
-    size = len(as_json(payload)) + len(b',"spec":') + len(spec.as_json())
+    size = len(as_json(payload)) + len(b',"spec":') + len(as_json(spec.fields()))
     value = "a" * (MAX_PAYLOAD_BYTES - size)
     _, subscription = box.start("true", exec_id=spec.exec_id, env={"X": value}, memory=memory)
     frames = [frame.type async for frame in subscription]

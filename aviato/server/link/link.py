@@ -82,12 +82,9 @@ class ExecSpec:
         found = [name for name in LATER_FIELDS if getattr(self, name) is not None]
         return [*found, "programs"] if self.cases is not None and self.cases.get("programs") is not None else found
 
-    def as_json(self) -> bytes:
+    def fields(self) -> dict[str, Any]:
         """For process 1; an earlier one is not asked for what it does not know."""
-        fields = {name: value for name, value in vars(self).items() if name not in LATER_FIELDS or value is not None}
-        given = fields.pop("input", None)
-        # No encoder has to look for what base64 does not have.
-        return as_json(fields) if given is None else b'%b,"input":"%b"}' % (as_json(fields)[:-1], given.encode())
+        return {name: value for name, value in vars(self).items() if name not in LATER_FIELDS or value is not None}
 
 
 class Configuration(NamedTuple):
@@ -238,9 +235,13 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
         request: dict[str, Any] = {"op": "exec", "exec_id": exec_id, "stdout": stdout, "stderr": stderr}
         if not read_along and TOGETHER in self.hello["features"]:
             request["together"] = True
-        payload = as_json(request)
+        given: str | None = None
         if spec is not None:
-            payload = b'%b,"spec":%b}' % (payload[:-1], spec.as_json())
+            request["spec"] = fields = spec.fields()
+            given = fields.pop("input", None)
+        payload = as_json(request)
+        if given is not None:  # No encoder has to look for what base64 does not have.
+            payload = b'%b,"input":"%b"}}' % (payload[:-2], given.encode())
         most = LARGEST_REQUEST_BYTES if "long_commands" in self.hello["features"] else LARGEST_EARLIER_BYTES
         if len(payload) > most:
             size = f"command and environment take {len(payload)} bytes; at most {most} fit a request"

@@ -345,7 +345,8 @@ class Execs:
     def _feed(
         self, sandbox: LiveSandbox, state: ExecState, offsets: tuple[int, int], reader_id: str, memory: Memory | None = None
     ) -> ExecFeed:
-        state.keep()
+        if state.abandon is not None:
+            state.keep()
         sandbox.calls += 1
         if not sandbox.runs or sandbox.record.for_one_run:
             memory = None  # It is open for the moment, and of no use for what is kept here.

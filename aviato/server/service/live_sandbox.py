@@ -62,6 +62,7 @@ class LiveSandbox:
         places_before: the latest of those that resets gave it.
         reset_at: the latest of them, by the monotonic clock.
         began_at: when it began, in seconds since the epoch, where it has moved since.
+        said_started: what was said last when a command had begun, and of which record and windows: most say the same.
         done: gives what happened in the place before and must not happen again, until its process 1 knows that.
         settled: set with `ENDED`.
         gone: set with `GONE`.
@@ -106,6 +107,7 @@ class LiveSandbox:
     places_before: dict[str, None] = field(default_factory=dict)
     reset_at: float | None = None
     began_at: float | None = None
+    said_started: tuple[SandboxRecord, bool, bytes] | None = field(default=None, repr=False)
     done: asyncio.Future[Done | None] | None = field(default=None, repr=False)
     helpers: set[asyncio.Task[Any]] = field(default_factory=set)
 

@@ -184,7 +184,7 @@ class Peer:
         named = exec_id or (spec.exec_id if spec is not None else "")
         fields: dict[str, Any] = {"op": "exec", "exec_id": named, "stdout": stdout, "stderr": stderr, **further}
         if spec is not None:
-            fields["spec"] = json.loads(spec.as_json())
+            fields["spec"] = spec.fields()
         channel = self.open()
         await self.send(FrameType.REQUEST, json.dumps(fields).encode(), channel=channel)
         return channel

@@ -98,7 +98,7 @@ async def shared_of(peer: Peer, memory: int, size: int) -> int:
     """How much of so many bytes came by it."""
     os.pwrite(memory, bytes(16), CONFIRMED_AT)
     spec = peer.spec("sh", "-c", f"seq 1000000000 | head -c {size}")
-    fields = {"exec_id": spec.exec_id, "stdout": 0, "stderr": 0, "spec": json.loads(spec.as_json())}
+    fields = {"exec_id": spec.exec_id, "stdout": 0, "stderr": 0, "spec": spec.fields()}
     channel = await peer.begin_with(memory, "exec", **fields, memory=inode(memory))
     found, shared = b"", 0
     while (frame := await peer.next(channel)).type != FrameType.EXIT:

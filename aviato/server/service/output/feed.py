@@ -213,7 +213,7 @@ class ExecFeed(Backpressure):
                 payload = self._acceptance()
             elif kind == FrameType.STARTED:
                 self.state.started = True
-                payload = self._started(payload)
+                payload = self._started()
                 self.is_quiet = self._is_plain
             elif kind == FrameType.EXIT:
                 self.over, self.is_quiet = True, False
@@ -237,7 +237,7 @@ class ExecFeed(Backpressure):
             return b'{"exec_id":"%b"}' % self.state.exec_id.encode()
         return Accepted(exec_id=self.state.exec_id, command=command).model_dump_json().encode()
 
-    def _started(self, payload: bytes) -> bytes:
+    def _started(self) -> bytes:
         record = self.sandbox.record
         # What is kept of a detached command is sent by the server, with a window of its own.
         wide = (
@@ -245,15 +245,18 @@ class ExecFeed(Backpressure):
             and self.sandbox.link is not None
             and self.sandbox.link.has_wide_windows
         )
-        known = Started(
-            started_at=record.started_at,
-            startup_seconds=record.startup_seconds,
-            was_ready=self.sandbox.was_ready,
-            image_pull=self.sandbox.image_pull,
-            status=record.status,
-            wide_window=wide,
-        )
-        return known.model_dump_json().encode()
+        said = self.sandbox.said_started
+        if said is None or said[0] is not record or said[1] is not wide:
+            known = Started(
+                started_at=record.started_at,
+                startup_seconds=record.startup_seconds,
+                was_ready=self.sandbox.was_ready,
+                image_pull=self.sandbox.image_pull,
+                status=record.status,
+                wide_window=wide,
+            )
+            said = self.sandbox.said_started = record, wide, known.model_dump_json().encode()
+        return said[2]
 
 
 def _result(exit: bytes, frames: Iterable[Frame], offsets: tuple[int, int]) -> Result:
