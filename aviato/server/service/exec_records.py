@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aviato.server.service.exec_state import ExecState
-    from aviato.server.store import ExecRecord, Store
+    from aviato.server.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -24,12 +25,14 @@ class ExecRecords:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._unsaved: dict[str, ExecRecord] = {}
+        self._unsaved: dict[str, ExecState] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, state: ExecState) -> None:
-        """Put a command as it is now on record within a moment."""
-        self._unsaved[state.exec_id] = state.record()
+        """Put a command on record within a moment, as it is then."""
+        if state.exit is not None and state.ended_at is None:
+            state.ended_at = time.time()
+        self._unsaved[state.exec_id] = state
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(RECORD_DELAY_SECONDS, self._flush_on_time)
 
@@ -43,7 +46,7 @@ class ExecRecords:
             self._timer.cancel()
             self._timer = None
         if self._unsaved:
-            self._store.save_execs(list(self._unsaved.values()))
+            self._store.save_execs([state.record() for state in self._unsaved.values()])
             self._unsaved = {}
 
     def _flush_on_time(self) -> None:

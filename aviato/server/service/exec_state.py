@@ -29,6 +29,7 @@ class ExecState:
         request: None for one that an earlier server accepted.
         started: it has begun to run.
         exit: its result.
+        ended_at: when that was known, in seconds since the epoch.
         cancelled: given up by its caller; if it has not begun to run, it never will.
         feed: who reads it now, unless its output is recorded.
         reader_id: of the one that read it last.
@@ -46,6 +47,7 @@ class ExecState:
     created_at: float = field(default_factory=time.time)
     started: bool = False
     exit: ExecExit | None = None
+    ended_at: float | None = None
     cancelled: bool = False
     feed: ExecFeed | None = None
     reader_id: str = ""
@@ -64,7 +66,7 @@ class ExecState:
             sandbox_id=self.sandbox_id,
             created_at=self.created_at,
             started=self.started,
-            ended_at=time.time() if result is not None else None,
+            ended_at=self.ended_at,
             returncode=None if result is None else result.returncode,
             timed_out=result is not None and result.timed_out,
             duration_seconds=None if result is None else result.duration_seconds,
