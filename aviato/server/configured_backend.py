@@ -42,6 +42,9 @@ def configured_backend(settings: ServerSettings, folder: StateDirectory, *, embe
         options["shared"] = Path(folder.state)
         if settings.sandbox_uid_base is not None:
             options["uid_base"] = _free(settings, settings.sandbox_uid_base)
+    if settings.backend == "docker":
+        options["default_image"] = settings.default_image
+        options["address"] = settings.docker_host
     return make_backend(settings.backend, **options)
 
 

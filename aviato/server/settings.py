@@ -42,7 +42,18 @@ class ServerSettings(BaseModel):
         None, description="TCP port to listen on; needs a key (one is made and printed once if there is none)."
     )
     state_dir: str | None = Field(None, description="State directory (default: /var/lib/aviato, or /var/tmp/aviato-UID).")
-    backend: str = Field("local", description="What carries the sandboxes: local, or landlock without namespaces.")
+    backend: str = Field(
+        "local", description="What carries the sandboxes: local, landlock without namespaces, or docker for containers."
+    )
+    docker_host: str | None = Field(
+        None,
+        description="Container engine of the backend docker, such as unix:///run/user/1000/docker.sock (default: DOCKER_HOST, "
+        "or the first usual socket of Docker or podman).",
+    )
+    default_image: str = Field(
+        "python:3.12-slim",
+        description="Image of sandboxes that name none, where the machine's own files cannot be had (docker).",
+    )
     api_key_file: str | None = Field(
         None, description="File with one API key a line, and behind it its tenant and what it is limited to."
     )

@@ -284,6 +284,22 @@ impl Confinement {
             }
             b"hostname" => sys::name_host(text(given.first())?),
             b"last_user_namespace" => enter_user_namespace(&id_map(0, number(given.first())?)),
+            b"own_user_namespace" => {
+                enter_user_namespace(&id_map(0, number(given.first())?.min(crate::accounts::mapped())))
+            }
+            b"clear" => pairs(given, |path, is_directory| {
+                sys::unmount(path)?;
+                let removed = if flag(Some(is_directory))? {
+                    sys::remove_directory(AT_FDCWD, path)
+                } else {
+                    sys::unlink(AT_FDCWD, path)
+                };
+                match removed {
+                    // Of an image whose root cannot be written to.
+                    Err(error) if sys::number_of(&error) == sys::EROFS => Ok(()),
+                    result => result,
+                }
+            }),
             b"limits" => pairs(given, |name, value| {
                 let known = RESOURCES.iter().find(|(own, _)| own.as_bytes() == name).ok_or_else(malformed)?;
                 sys::limit_resource(known.1, number(Some(value))?)

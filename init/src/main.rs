@@ -6,6 +6,7 @@ mod accounts;
 mod archive;
 mod base64;
 mod by_number;
+mod carried;
 mod cases;
 mod command;
 mod commands;
@@ -59,6 +60,7 @@ const ENTERED: &str = "--in-profile";
 const USAGE: &str = "\
 usage: aviato-init zygote --control FD [--gives-ids] [--copy FD]
        aviato-init serve --connection FD --listener FD --note FD
+       aviato-init serve --place DIRECTORY
        aviato-init layer --into FD [--owners] [--below FD]… [--most-bytes N] [--most-files N]
                          [--gives-ids --control FD]
        aviato-init layer --adopt FD [--first-id N --ids N] [--gives-ids --control FD]
@@ -67,9 +69,10 @@ usage: aviato-init zygote --control FD [--gives-ids] [--copy FD]
        aviato-init --version
 
 zygote makes sandboxes for a server, whom it hears by a socket of messages. With --gives-ids it asks to be
-mapped subordinate ids first. serve is process 1 of a sandbox that somebody else has made. layer reads one
-layer of an image, a tar, and makes of it a directory that overlayfs can be given; it prints JSON. With --adopt
-it makes one of what a dead sandbox has left, and prints the same. With --pack
+mapped subordinate ids first. serve is process 1 of a sandbox that somebody else has made; with --place it
+finds there what it has to do, since container engines pass no descriptors on. layer reads one layer of an
+image, a tar, and makes of it a directory that overlayfs can be given; it prints JSON. With --adopt it makes
+one of what a dead sandbox has left, and prints the same. With --pack
 it writes the tar of such a directory, and JSON of what went wrong to its standard error. probe tries
 what sandboxes need of the kernel, and prints JSON: on the file system of an empty directory, for a uid of the
 machine (under root) and where control groups of version 2 are made.
@@ -116,6 +119,9 @@ fn serve(flags: &[String]) -> Result<(), String> {
     if sys::process_id() != 1 {
         let why = "it must be process 1: it kills everything else that it sees when the sandbox ends";
         return Err(format!("aviato-init serve: {why}"));
+    }
+    if let Some(place) = flags.iter().position(|flag| flag == "--place").and_then(|at| flags.get(at + 1)) {
+        return carried::serve(place).map_err(|why| format!("aviato-init serve: {why}"));
     }
     let given = Descriptors {
         connection: descriptor(flags, "--connection")?,

@@ -211,6 +211,11 @@ impl Supervisor {
         let mut groups = groups.into_iter();
         let (control, second) = match (groups.next(), groups.next()) {
             (Some(control), Some(second)) => (control, second),
+            (Some(control), None) => {
+                // Of the whole sandbox, process 1 included: nobody is put anywhere.
+                self.commands.group = Some(Group::new(control, None));
+                return;
+            }
             _ => return,
         };
         if born_filter.is_empty() {

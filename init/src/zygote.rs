@@ -597,7 +597,7 @@ fn begin(
 }
 
 /// Says over the first connection why there is no sandbox, and ends.
-fn report(connection: RawFd, message: &str, unfit: Option<&str>) -> ! {
+pub fn report(connection: RawFd, message: &str, unfit: Option<&str>) -> ! {
     let body = object([
         ("code", if unfit.is_some() { "VALIDATION".into() } else { "UNAVAILABLE".into() }),
         ("reason", unfit.unwrap_or("start_failed").into()),
@@ -616,7 +616,7 @@ fn report(connection: RawFd, message: &str, unfit: Option<&str>) -> ! {
     sys::exit_now(1)
 }
 
-fn hexadecimal(value: Option<&Value>) -> Vec<u8> {
+pub fn hexadecimal(value: Option<&Value>) -> Vec<u8> {
     let digits = match value {
         Some(Value::Text(digits)) => digits.as_slice(),
         _ => b"",
@@ -656,7 +656,7 @@ fn make_place(place: &[u8], owned: &[Vec<u8>], uid: u32, gid: u32, is_there: boo
 }
 
 /// A Unix socket in a sandbox's directory, where nobody inside can see it. A path of one letter is never too long for a socket.
-fn bind_in(place: &[u8], name: &[u8], of_messages: bool) -> io::Result<OwnedFd> {
+pub fn bind_in(place: &[u8], name: &[u8], of_messages: bool) -> io::Result<OwnedFd> {
     sys::enter_directory(place)?;
     let bound = sys::bind_here(name, of_messages);
     sys::leave_directory();

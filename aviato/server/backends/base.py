@@ -73,6 +73,8 @@ class SandboxSpec:
     """How much of each resource that it named it wants to be sure of: cores, bytes, or by count."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """What it named as its limits."""
+    tags: tuple[str, ...] = ()
+    """Its labels, for backends whose own tools show them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 BACKENDS: dict[str, str] = {
     "local": "aviato.server.backends.local.backend:LocalBackend",
     "landlock": "aviato.server.backends.landlock.backend:LandlockBackend",
+    "docker": "aviato.server.backends.docker.backend:DockerBackend",
 }
 """Module and class of each."""
 
@@ -23,7 +24,7 @@ def make_backend(name: str, **settings: Any) -> Backend:
     Args:
         name: one of `BACKENDS`.
         settings: its constructor's; `directory` and, for `local` and `landlock`, `uid_base`, `images`, `packages`,
-            `private`, `allow_any_directory`, `shared`.
+            `private`, `allow_any_directory`, `shared`; for `docker`, `default_image` and `address`.
 
     Raises:
         AviatoValidationError: there is no such backend; the message names those there are.

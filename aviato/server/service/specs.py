@@ -54,4 +54,5 @@ def spec_of(
         egress_port=port_of(request),
         requests=request.resources.requests.named(),
         limits=request.resources.limits.named(),
+        tags=tuple(dict.fromkeys(request.tags)),
     )

@@ -1,0 +1,1 @@
+"""The docker backend: each sandbox is a container of an engine that speaks Docker's API."""

@@ -1,0 +1,130 @@
+"""Images as a container engine has them, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from aviato.exceptions import SandboxImageError
+from aviato.server.backends.docker.engine import EngineError
+from aviato.server.images.image_config import ImageConfig
+from aviato.server.images.image_errors import image_error, quoted
+from aviato.server.images.oci_reference import id_prefix, parse_oci_reference
+from aviato.server.images.registry_credentials import find_credentials
+from aviato.server.images.resolved import ResolvedImage
+from aviato.wire.ids import SNAPSHOT_ID
+
+if TYPE_CHECKING:
+    from aviato.server.backends.docker.engine import Engine
+    from aviato.server.images.image_errors import Reason
+
+HOST = "host"
+_UNKNOWN = re.compile(r"not found|manifest unknown|no such image|does not exist|repository name not known", re.IGNORECASE)
+_DENIED = re.compile(r"denied|unauthorized|authentication required|no basic auth|forbidden|403|401", re.IGNORECASE)
+_MANY = re.compile(r"toomanyrequests|too many requests|rate limit", re.IGNORECASE)
+_FULL = re.compile(r"no space left", re.IGNORECASE)
+_PLATFORM = re.compile(r"no matching manifest|no match for platform|does not match the specified platform", re.IGNORECASE)
+
+
+class EngineImages:
+    """Which images there are.
+
+    Args:
+        default: of sandboxes that name none.
+    """
+
+    def __init__(self, default: str) -> None:
+        self._default = default
+        self._pulls: dict[str, asyncio.Task[dict[str, Any]]] = {}
+
+    def resolve(self, reference: str | None) -> ResolvedImage:
+        """What a reference means: the engine knows whether it is here.
+
+        Raises:
+            SandboxImageError: no container can be made of it.
+        """
+        if reference == HOST:
+            why = "a container has no files of the machine; name an image, or none for this server's"
+            raise SandboxImageError(f"image {HOST!r}: {why} {self._default!r} (default_image)", reason="image_not_here")
+        named = self._default if reference is None else reference
+        if named.startswith("dir:"):
+            remedy = "make an image of the directory: tar -C DIR -c . | docker import - NAME"
+            raise SandboxImageError(f"image {named!r}: the backend 'docker' starts no directories; {remedy}")
+        if SNAPSHOT_ID.fullmatch(named):
+            raise SandboxImageError(f"image {named!r}: the backend 'docker' has no snapshots", reason="image_not_here")
+        if id_prefix(named) is None:
+            parsed = parse_oci_reference(named)
+            if parsed.kind != "registry":
+                why = "the backend 'docker' has the images of its engine, which docker load and docker pull fill"
+                raise SandboxImageError(f"image {named!r}: {why}", reason="image_not_here")
+        return ResolvedImage(reference=named, kind="oci")
+
+    async def fetch(self, engine: Engine, image: ResolvedImage) -> ResolvedImage:
+        """The same, once the engine has it.
+
+        Raises:
+            SandboxImageError: it cannot be had.
+            EngineError: nobody answers.
+        """
+        found = await engine.image(image.reference)
+        if found is None:
+            found = await asyncio.shield(self._pull_of(engine, image.reference))
+        config = ImageConfig.parse(json.dumps({"config": found.get("Config")}).encode())
+        return replace(image, image_id=str(found["Id"]), config=config)
+
+    def _pull_of(self, engine: Engine, reference: str) -> asyncio.Task[dict[str, Any]]:
+        """The one pull of an image that is under way."""
+        task = self._pulls.get(reference)
+        if task is None:
+            task = self._pulls[reference] = asyncio.create_task(_pull(engine, reference))
+            task.add_done_callback(lambda _: self._pulls.pop(reference, None))
+        return task
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        for task in [*self._pulls.values()]:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def _pull(engine: Engine, reference: str) -> dict[str, Any]:
+    if id_prefix(reference) is not None:
+        raise image_error("image_not_here", f"image {quoted(reference)}: the engine has none of this id")
+    parsed = parse_oci_reference(reference)
+    known = await find_credentials(parsed.registry, parsed.repository)
+    auth = None if known is None else {"username": known.username, "password": known.password}
+    if known is not None and known.identity_token is not None:
+        auth = {"identitytoken": known.identity_token}
+    try:
+        await engine.pull(parsed.name, auth)
+    except EngineError as error:
+        if error.is_unreachable:
+            raise
+        raise pull_error(reference, error, has_credentials=auth is not None) from error
+    found = await engine.image(parsed.name)
+    if found is None:
+        raise image_error("image_gone", f"image {quoted(reference)} has come, and somebody has removed it meanwhile")
+    return found
+
+
+def pull_error(reference: str, error: EngineError, *, has_credentials: bool) -> SandboxImageError:
+    """What an engine's words about a pull mean."""
+    said = error.message
+    reason: Reason
+    if _MANY.search(said):
+        reason, remedy = "too_many_requests", "log in to the registry, or name a mirror in the engine's settings"
+    elif _FULL.search(said):
+        reason, remedy = "disk_full", "docker image prune"
+    elif _PLATFORM.search(said):
+        reason, remedy = "wrong_platform", "name an image for this machine's architecture"
+    elif _DENIED.search(said):
+        reason = "denied" if has_credentials else "needs_credentials"
+        remedy = "it is not there, or docker login REGISTRY, as the user of the server, opens it"
+    elif error.status == 404 or _UNKNOWN.search(said):
+        reason, remedy = "unknown_name", "see docker image ls for what is here, and how the name is spelt"
+    else:
+        reason, remedy = "registry_unreachable", "look whether the engine reaches the registry: docker pull"
+    return image_error(reason, f"image {quoted(reference)} could not be pulled by the engine: {said}; {remedy}")
