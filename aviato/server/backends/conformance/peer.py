@@ -73,6 +73,9 @@ class Peer:
 
     def close(self) -> None:
         """Say no more."""
+        if self._socket.fileno() >= 0:
+            # Else the loop takes whatever has its number next for something that it waits for already.
+            self._loop.remove_reader(self._socket)
         self._reading.cancel()
         self._socket.close()
         self.closed.set()
