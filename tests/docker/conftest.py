@@ -19,7 +19,7 @@ __all__ = ["anyio_backend", "boxes"]
 
 pytest.importorskip("aiodocker", reason="the extra docker is not installed")
 
-SMALL, SMALL_USERS, PYTHON = "aviato-test-small:1", "aviato-test-users:1", "aviato-test-python:1"
+SMALL, SMALL_USERS, PYTHON = "aviato-test-small:1", "aviato-test-users:1", "aviato-test-debian:1"
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,24 @@ from tests.images import debian
 
 BUSYBOX = Path("/bin/busybox")
 APPLETS = (
-    *("awk", "base64", "cat", "chmod", "chown", "cp", "cut", "dd", "df", "echo", "env", "expr", "false", "find", "grep", "head"),
+    *(
+        "awk",
+        "base64",
+        "cat",
+        "chmod",
+        "chown",
+        "cp",
+        "cut",
+        "dd",
+        "df",
+        "echo",
+        "env",
+        "expr",
+        "false",
+        "find",
+        "grep",
+        "head",
+    ),
     *("hostname", "id", "kill", "ln", "ls", "mkdir", "mkfifo", "mount", "mv", "nproc", "od", "printf", "ps", "pwd", "readlink"),
     *("rm", "rmdir", "sed", "seq", "sh", "sleep", "sort", "stat", "stty", "tail", "tee", "test", "timeout", "touch", "tr"),
     *("true", "tty", "ulimit", "umask", "umount", "uname", "unshare", "wc", "xargs", "yes"),
@@ -80,7 +97,9 @@ class Engine:
     def make_image(self, name: str, tar: bytes, *changes: str) -> None:
         """An image of a root."""
         repository, _, tag = name.partition(":")
-        asked = urllib.parse.urlencode([("fromSrc", "-"), ("repo", repository), ("tag", tag), *(("changes", one) for one in changes)])
+        asked = urllib.parse.urlencode(
+            [("fromSrc", "-"), ("repo", repository), ("tag", tag), *(("changes", one) for one in changes)]
+        )
         status, said = self.ask("POST", f"/images/create?{asked}", tar, "application/x-tar")
         assert status == 200 and self.has(name), said
 
@@ -121,8 +140,23 @@ def an_engine(directory: Path) -> Iterator[Engine]:
 @contextmanager
 def start_dockerd(directory: Path) -> Iterator[Engine]:
     """A dockerd of our own; ended with the context, with its mounts."""
-    command = ["dockerd", "--data-root", f"{directory}/data", "--exec-root", f"{directory}/exec", "--pidfile", f"{directory}/pid"]
-    command += ["-H", f"unix://{directory}/sock", "--exec-opt", "native.cgroupdriver=cgroupfs", "--iptables=false", "--bridge=none"]
+    command = [
+        "dockerd",
+        "--data-root",
+        f"{directory}/data",
+        "--exec-root",
+        f"{directory}/exec",
+        "--pidfile",
+        f"{directory}/pid",
+    ]
+    command += [
+        "-H",
+        f"unix://{directory}/sock",
+        "--exec-opt",
+        "native.cgroupdriver=cgroupfs",
+        "--iptables=false",
+        "--bridge=none",
+    ]
     with open(directory / "log", "wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     engine = Engine(f"unix://{directory}/sock", process.pid)
@@ -160,7 +194,14 @@ def busybox_root() -> bytes:
         raise NoEngineError("busybox is not there: apt install busybox-static")
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w") as tar:
-        for name, mode in (("bin", 0o755), ("etc", 0o755), ("root", 0o700), ("home", 0o755), ("home/bob", 0o755), ("tmp", 0o1777)):
+        for name, mode in (
+            ("bin", 0o755),
+            ("etc", 0o755),
+            ("root", 0o700),
+            ("home", 0o755),
+            ("home/bob", 0o755),
+            ("tmp", 0o1777),
+        ):
             entry = tarfile.TarInfo(name)
             entry.type, entry.mode = tarfile.DIRTYPE, mode
             tar.addfile(entry)

@@ -1,0 +1,159 @@
+"""What users do, in containers: the promises of sandboxes, whatever carries them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aviato
+from aviato import NetworkOptions
+from aviato.rl import Task, evaluate
+from tests.docker.conftest import SMALL_USERS
+from tests.docker.engines import Engine
+
+
+@pytest.fixture
+def session(make_docker: Callable[..., Any]) -> Iterator[aviato.Session]:
+    make_docker()
+    with aviato.Session() as made:
+        yield made
+
+
+def mine(engine: Engine) -> list[dict[str, Any]]:
+    return [one for one in engine.containers() if "aviato.sandbox" in one["Labels"]]
+
+
+def test_commands(session: aviato.Session) -> None:
+    sandbox = session.sandbox(environment_variables={"OWN": "own"})
+    result = sandbox.exec(["sh", "-c", "cat; echo $OWN; echo err >&2; exit 3"], stdin="in\n").result()
+    assert (result.stdout, result.stderr, result.returncode) == ("in\nown\n", "err\n", 3)
+    assert sandbox.exec(["nothing-of-this-name"]).result().returncode == 127
+    assert sandbox.exec(["sh", "-c", "kill -TERM $$"]).result().returncode == 128 + signal.SIGTERM
+    with pytest.raises(aviato.SandboxCommandTimeoutError):
+        sandbox.exec(["sleep", "60"], timeout_seconds=0.2).result()
+    left = sandbox.exec(["sh", "-c", "sleep 100 & echo $!"]).result()
+    assert sandbox.exec(["kill", "-0", left.stdout.strip()]).result().returncode == 0
+    running = sandbox.exec(["sleep", "100"])
+    running.send_signal(signal.SIGKILL).result()
+    assert running.result().returncode == 128 + signal.SIGKILL
+    commands = [sandbox.exec(["echo", str(number)]) for number in range(20)]
+    assert [one.result().stdout for one in commands] == [f"{number}\n" for number in range(20)]
+
+
+def test_input_that_comes_bit_by_bit(session: aviato.Session) -> None:
+    process = session.sandbox().exec(["cat"], stdin=True)
+    lines = iter(process.stdout)
+    for word in ("one\n", "two\n"):
+        process.stdin.write(word.encode()).result()
+        assert next(lines) == word
+    process.stdin.close().result()
+    assert process.result().returncode == 0
+
+
+def test_files(session: aviato.Session) -> None:
+    sandbox = session.sandbox()
+    content = os.urandom(3 << 20)
+    sandbox.write_file("f", content).result()
+    assert sandbox.read_file("f").result() == content
+    assert [Path(entry.path).name for entry in sandbox.list_files(".").result()] == ["f"]
+    assert sandbox.exec(["sh", "-c", "pwd; wc -c < f"]).result().stdout.split() == ["/workspace", str(3 << 20)]
+    with pytest.raises(aviato.SandboxFileError):
+        sandbox.read_file("/nothing").result()
+
+
+def test_the_way_in_is_gone(session: aviato.Session) -> None:
+    seen = session.sandbox().exec(["sh", "-c", "ls -a /; cat /proc/self/mountinfo"]).result().stdout
+    assert "aviato-place" not in seen and "aviato-init" not in seen
+
+
+def test_an_image_s_own_user_directory_and_variables(session: aviato.Session) -> None:
+    sandbox = session.sandbox(container_image=SMALL_USERS)
+    assert sandbox.exec(["sh", "-c", "id -un; pwd; echo $OF; echo $HOME"]).result().stdout.split() == [
+        *("bob", "/home/bob", "the-image", "/home/bob"),
+    ]
+    assert sandbox.exec(["id", "-u"], user="root").result().stdout == "0\n"
+
+
+def test_mounted_files(session: aviato.Session, tmp_path: Path) -> None:
+    (tmp_path / "cases").write_text("1 2 3\n")
+    given = [{"mount_path": "/data/cases", "file_content": b"1 2 3\n"}]
+    sandbox = session.sandbox(mounted_files=given)
+    assert sandbox.exec(
+        ["sh", "-c", "cat /data/cases; echo x > /data/cases; rm /data/cases; cat /data/cases"]
+    ).result().stdout == ("1 2 3\n1 2 3\n")
+    with pytest.raises(aviato.AviatoValidationError, match="/proc/cases"):
+        session.sandbox(mounted_files=[{"mount_path": "/proc/cases", "file_content": b""}]).wait()
+
+
+def test_tags_are_labels(session: aviato.Session, engine: Engine) -> None:
+    sandbox = session.sandbox(tags=["eval", "wandb-run:abc", "step=7"]).wait()
+    for name, value in (("aviato.tag.eval", ""), ("aviato.tag.wandb-run:abc", ""), ("aviato.tag.step", "7")):
+        found = engine.containers(**{name: value})
+        assert [one["Labels"]["aviato.sandbox"] for one in found] == [sandbox.sandbox_id], name
+    assert mine(engine)[0]["Labels"]["aviato.tags"] == '["eval", "wandb-run:abc", "step=7"]'
+
+
+def test_ports(make_docker: Callable[..., Any], python_image: str) -> None:
+    make_docker(python_image)
+    with aviato.Session() as session:
+        sandbox = session.sandbox(ports=[8000])
+        sandbox.write_file("/srv/hello", b"from inside").result()
+        sandbox.exec(["python3", "-m", "http.server", "8000", "-d", "/srv"])
+        sandbox.wait_for_port(8000).result()
+        with urllib.request.urlopen(f"http://{sandbox.service_address}/hello") as answer:
+            assert answer.read() == b"from inside"
+
+
+def test_there_is_no_network_but_by_the_proxy(make_docker: Callable[..., Any], python_image: str) -> None:
+    make_docker(python_image)
+    ask = "import urllib.request as u\ntry: u.urlopen('http://203.0.113.1/', timeout=3)\nexcept Exception as e: print(repr(e))"
+    with aviato.Session() as session:
+        alone = session.sandbox().exec(["python3", "-c", ask]).result().stdout
+        assert "unreachable" in alone.lower()
+        proxied = session.sandbox(network=NetworkOptions(egress_mode=["example.com"]))
+        assert "403" in proxied.exec(["python3", "-c", ask]).result().stdout
+
+
+def test_verdicts(make_docker: Callable[..., Any], python_image: str) -> None:
+    make_docker(python_image)
+    tests = "from solution import double\n\ndef test_it():\n    assert double(2) == 4\n"
+    codes = ["def double(n):\n    return 2 * n\n", "def double(n):\n    return n\n", "while True: pass\n"]
+    outcomes = evaluate([Task(code=code, tests=[tests]) for code in codes], timeout_seconds=5).result()
+    assert [outcome.passed for outcome in outcomes] == [True, False, False]
+
+
+def test_on_a_loop(make_docker: Callable[..., Any], engine: Engine) -> None:
+    make_docker()
+
+    async def main() -> list[str]:
+        async with aviato.AsyncClient() as client, await client.sandbox() as one, await client.sandbox() as two:
+            results = await asyncio.gather(*(sandbox.exec(["hostname"]) for sandbox in (one, two)))
+            assert len(mine(engine)) == 2
+            return [result.stdout.strip() for result in results]
+
+    assert len(set(asyncio.run(main()))) == 2
+
+
+def test_many_at_once_leave_nothing(make_docker: Callable[..., Any], engine: Engine) -> None:
+    server = make_docker()
+    with aviato.Session() as session:
+        sandboxes = [session.sandbox() for _ in range(12)]
+        results = [sandbox.exec(["echo", "here"]) for sandbox in sandboxes]
+        assert [result.result().stdout for result in results] == ["here\n"] * 12
+    assert mine(engine) == []
+    assert os.listdir(Path(server.state_dir, "serve", "docker", "sandboxes")) == []
+
+
+def test_a_sandbox_that_is_given_up_while_it_starts_leaves_nothing(make_docker: Callable[..., Any], engine: Engine) -> None:
+    make_docker()
+    with aviato.Session() as session:
+        for _ in range(4):
+            session.sandbox().stop().result()
+    assert mine(engine) == []
