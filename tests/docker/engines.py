@@ -96,10 +96,8 @@ class Engine:
 
     def make_image(self, name: str, tar: bytes, *changes: str) -> None:
         """An image of a root."""
-        repository, _, tag = name.partition(":")
-        asked = urllib.parse.urlencode(
-            [("fromSrc", "-"), ("repo", repository), ("tag", tag), *(("changes", one) for one in changes)]
-        )
+        # Docker takes the tag for itself as well, and podman only so.
+        asked = urllib.parse.urlencode([("fromSrc", "-"), ("repo", name), *(("changes", one) for one in changes)])
         status, said = self.ask("POST", f"/images/create?{asked}", tar, "application/x-tar")
         assert status == 200 and self.has(name), said
 

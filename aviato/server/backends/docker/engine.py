@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxUnavailableError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 SECONDS = 120.0
 """So long an engine may take for one answer; a machine with hundreds of containers on their way is slow."""
+REMOVAL_SECONDS, AGAIN_SECONDS = 10.0, 0.02
 UNREACHABLE = 900
 """The status that aiodocker has for an engine that does not answer."""
 NOT_FOUND, CONFLICT = 404, 409
@@ -123,20 +125,17 @@ class Engine:
             EngineError: it cannot.
         """
         container = self._docker.containers.container(name)
-        try:
-            await self._asked(container.delete(force=True, v=True))
-        except EngineError as error:
-            if error.status == CONFLICT:  # Somebody else is removing it.
-                await self._gone(name)
-            elif error.status != NOT_FOUND:
-                raise
-
-    async def _gone(self, name: str) -> None:
-        try:
-            await self._asked(self._docker.containers.container(name).wait(condition="removed"))
-        except EngineError as error:
-            if error.status != NOT_FOUND:
-                raise
+        deadline = time.monotonic() + REMOVAL_SECONDS
+        while True:
+            try:
+                return await self._asked(container.delete(force=True, v=True))
+            except EngineError as error:
+                if error.status == NOT_FOUND:
+                    return None
+                # Somebody else removes it, or it ends by itself in this moment: no engine tells when that is over.
+                if error.status != CONFLICT or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(AGAIN_SECONDS)
 
     async def until_ended(self, name: str) -> str:
         """Wait until a container has ended; gives what it said last.
