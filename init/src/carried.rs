@@ -32,13 +32,10 @@ pub fn serve(place: &str) -> Result<(), String> {
     let note = sys::open_at(AT_FDCWD, &crate::paths::join(place, b"note"), O_WRONLY | sys::O_APPEND | O_CREAT, 0o644)
         .and_then(|note| sys::lock(&note).map(|()| note))
         .map_err(failed)?;
-    let ports = if request.get("ports") == Some(&Value::Bool(true)) {
-        Some(bind_in(place, b"p", true).map_err(failed)?)
-    } else {
-        None
-    };
+    let has = |name: &str| request.get(name) == Some(&Value::Bool(true));
+    let ports = if has("ports") { Some(bind_in(place, b"p", true).map_err(failed)?) } else { None };
     let listener = bind_in(place, b"s", false).map_err(failed)?;
-    let groups = open_groups();
+    let groups = if has("grouped") { open_groups() } else { Vec::new() };
     let connection = first_connection(place, &listener).map_err(failed)?;
     let spare = sys::duplicate(&connection).map_or(-1, IntoRawFd::into_raw_fd);
     match confined(&request) {

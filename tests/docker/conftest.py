@@ -33,8 +33,7 @@ def engine() -> Iterator[engines.Engine]:
         except engines.NoEngineError as why:
             pytest.skip(str(why))
         found.make_image(SMALL, small)
-        users = ("USER bob", "WORKDIR /home/bob", "ENV OF=the-image")
-        found.make_image(SMALL_USERS, small, *users)
+        found.make_image(SMALL_USERS, small, "USER bob", "WORKDIR /home/bob", "ENV OF=the-image")
         stack.enter_context(pytest.MonkeyPatch.context()).setenv("DOCKER_HOST", found.address)
         yield found
         left = [one["Names"] for one in found.containers() if "aviato.sandbox" in one["Labels"]]

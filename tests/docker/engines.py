@@ -95,7 +95,9 @@ class Engine:
         return self.ask("GET", f"/images/{image}/json")[0] == 200
 
     def make_image(self, name: str, tar: bytes, *changes: str) -> None:
-        """An image of a root."""
+        """An image of a root, if the engine has none of that name."""
+        if self.has(name):
+            return
         # Docker takes the tag for itself as well, and podman only so.
         asked = urllib.parse.urlencode([("fromSrc", "-"), ("repo", name), *(("changes", one) for one in changes)])
         status, said = self.ask("POST", f"/images/create?{asked}", tar, "application/x-tar")

@@ -92,6 +92,12 @@ def test_mounted_files(session: aviato.Session, tmp_path: Path) -> None:
         session.sandbox(mounted_files=[{"mount_path": "/proc/cases", "file_content": b""}]).wait()
 
 
+def test_what_is_not_promised_is_so(session: aviato.Session) -> None:
+    sandbox = session.sandbox(mounted_files=[{"mount_path": "/data/cases", "file_content": b"x"}]).wait()
+    assert {line.partition(":")[0] for line in sandbox.unkept_promises} == {"disk", "mounted files"}
+    assert sandbox.exec(["sh", "-c", "mv /data /other; ls /other"]).result().stdout == "cases\n"
+
+
 def test_tags_are_labels(session: aviato.Session, engine: Engine) -> None:
     sandbox = session.sandbox(tags=["eval", "wandb-run:abc", "step=7"]).wait()
     for name, value in (("aviato.tag.eval", ""), ("aviato.tag.wandb-run:abc", ""), ("aviato.tag.step", "7")):

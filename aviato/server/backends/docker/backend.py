@@ -38,6 +38,10 @@ DEFAULT_IMAGE = "python:3.12-slim"
 DEFAULT_WORKING_DIR = "/workspace"
 IMAGE_TRIES = 3
 RECONNECT_SECONDS = 5.0
+UNKEPT = (
+    "disk: what a sandbox writes is not limited, and neither is how many files it makes",
+    "mounted files: code inside can rename the directories above them, so that they are found elsewhere",
+)
 ROOT_USERS = (None, "", "0", "root", "0:0", "root:root")
 
 
@@ -53,6 +57,7 @@ class DockerBackend(Backend):
     name = "docker"
     exposes_ports = True
     carries_egress = True
+    unkept_promises = UNKEPT
 
     def __init__(self, directory: Path, *, default_image: str = DEFAULT_IMAGE, address: str | None = None) -> None:
         self._directory = directory / "docker"
@@ -237,7 +242,7 @@ class DockerBackend(Backend):
         held = self.limits(spec)
         processes = int(held["processes"].value or 0) if facts.kernel() >= (5, 14) else 0
         ports = spec.exposes_ports or spec.egress_port is not None
-        told = plan.told(self._facts, processes, self._own_filter, ports)
+        told = plan.told(self._facts, processes, self._own_filter, ports=ports, grouped=self._kept.memory)
         with open(f"{place}/plan", "w", encoding="utf-8") as file:
             json.dump(told, file, separators=(",", ":"))
         if spec.mounted_files:

@@ -23,7 +23,7 @@ SECONDS = 120.0
 REMOVAL_SECONDS, AGAIN_SECONDS = 10.0, 0.02
 UNREACHABLE = 900
 """The status that aiodocker has for an engine that does not answer."""
-NOT_FOUND, CONFLICT = 404, 409
+NOT_FOUND = 404
 SCHEME = "unix://"
 
 
@@ -133,7 +133,7 @@ class Engine:
                 if error.status == NOT_FOUND:
                     return None
                 # Somebody else removes it, or it ends by itself in this moment: no engine tells when that is over.
-                if error.status != CONFLICT or time.monotonic() > deadline:
+                if error.is_unreachable or time.monotonic() > deadline:
                     raise
             await asyncio.sleep(AGAIN_SECONDS)
 

@@ -53,7 +53,7 @@ def make_plan(facts: HostFacts, processes: int) -> tuple[Step, ...]:
     )
 
 
-def told(facts: HostFacts, processes: int, compiled: bytes, ports: bool) -> dict[str, Any]:
+def told(facts: HostFacts, processes: int, compiled: bytes, *, ports: bool, grouped: bool) -> dict[str, Any]:
     """What process 1 reads.
 
     Args:
@@ -61,5 +61,6 @@ def told(facts: HostFacts, processes: int, compiled: bytes, ports: bool) -> dict
         processes: see `make_plan`.
         compiled: its own filter.
         ports: whether descriptors of its sockets are passed on.
+        grouped: whether a control group of its own keeps its limit of memory.
     """
-    return {"plan": make_plan(facts, processes), "filter": compiled.hex(), "ports": ports}
+    return {"plan": make_plan(facts, processes), "filter": compiled.hex(), "ports": ports, "grouped": grouped}

@@ -45,7 +45,9 @@ def is_podman(version: Mapping[str, Any]) -> bool:
 
 
 def kept_limits(info: Mapping[str, Any]) -> Kept:
-    """Which limits it keeps."""
+    """Which limits it keeps. An ordinary user's podman has none with control groups of version 1, whatever it says."""
+    if info.get("Rootless") and str(info.get("CgroupVersion")) == "1":
+        return Kept(memory=False, cpu=False, processes=False)
     return Kept(
         memory=bool(info.get("MemoryLimit")),
         cpu=bool(info.get("CpuCfsQuota", info.get("CPUCfsQuota"))),
@@ -72,7 +74,7 @@ def explain(address: str, version: Mapping[str, Any], info: Mapping[str, Any], k
     has_filters = any("seccomp" in option for option in options)
     seccomp = "profiles of system calls" if has_filters else "the engine takes no profiles of system calls"
     checks.append(Check(name="seccomp", ok=has_filters, detail=seccomp, remedy="use an engine that is built with seccomp"))
-    rootless = any("rootless" in option for option in options)
+    rootless = bool(info.get("Rootless")) or any("rootless" in option for option in options)
     users = "an ordinary user's" if rootless else "subordinate ids" if any("userns" in one for one in options) else "root's"
     checks.append(Check(name="engine's user", ok=True, detail=users, required=False))
     return [*checks, _limits(info)]
