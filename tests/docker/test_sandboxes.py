@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -145,6 +146,31 @@ def test_on_a_loop(make_docker: Callable[..., Any], engine: Engine) -> None:
             return [result.stdout.strip() for result in results]
 
     assert len(set(asyncio.run(main()))) == 2
+
+
+def test_resets_and_pools(session: aviato.Session, engine: Engine) -> None:
+    sandbox = session.sandbox(environment_variables={"A": "1"})
+    sandbox.write_file("f", b"x").result()
+    sandbox.reset().result()
+    assert sandbox.exec(["sh", "-c", "ls; echo $A"]).result().stdout == "1\n"
+    with session.pool(1, warmup=["touch", "warm"]) as pool:
+        deadline = time.monotonic() + 30
+        while not pool.ready().result():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        taken = pool.sandbox(environment_variables={"B": "2"})
+        assert taken.exec(["sh", "-c", "ls; echo $B"]).result().stdout == "warm\n2\n"
+
+
+@pytest.mark.parametrize("what", ["snapshot", "fork", "packages"])
+def test_what_there_is_not_is_refused_by_name(session: aviato.Session, what: str) -> None:
+    with pytest.raises(aviato.AviatoError, match="the backend 'docker'"):
+        if what == "packages":
+            session.sandbox(packages="/usr").wait()
+        elif what == "fork":
+            session.sandbox().fork(2)[0].wait()
+        else:
+            session.sandbox().snapshot().result()
 
 
 def test_many_at_once_leave_nothing(make_docker: Callable[..., Any], engine: Engine) -> None:

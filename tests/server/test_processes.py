@@ -206,7 +206,10 @@ def test_a_port_needs_a_key_which_is_made_and_shown_once(serve, state):
         (["--secrets-dir", "/etc/ssl/certs"], "sandboxes can read"),
         (["--secrets-dir", "/etc/ssl/certs", "--backend", "landlock"], "sandboxes can read"),
         (["--port", "99999"], "port"),
-        (["--backend", "nonsense"], "--backend is 'nonsense': there is no such backend; there are 'landlock', 'local'"),
+        (
+            ["--backend", "nonsense"],
+            "--backend is 'nonsense': there is no such backend; there are 'docker', 'landlock', 'local'",
+        ),
         (["--backend", "docker"], "--backend is 'docker': there is no such backend"),
         (["--host", "127.0.0.1"], "--host 127.0.0.1 says where to listen, but no port is given: give --port N"),
         (["--state-dir", "relative"], "--state-dir is 'relative': it must be an absolute path"),

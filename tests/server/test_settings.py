@@ -14,6 +14,8 @@ EXAMPLES = {
     "port": ("8080", 8080),
     "state_dir": ("/tmp/x", "/tmp/x"),
     "backend": ("landlock", "landlock"),
+    "docker_host": ("unix:///run/docker.sock", "unix:///run/docker.sock"),
+    "default_image": ("python:3.13", "python:3.13"),
     "api_key_file": ("/k", "/k"),
     "auth": ("wandb", "wandb"),
     "wandb_entity": ("team-a,team.b", ("team-a", "team.b")),
@@ -120,7 +122,8 @@ def test_a_wrong_value_is_said_by_the_name_that_its_giver_knows(name, value, tmp
 
 def test_the_backends_are_named():
     with pytest.raises(
-        AviatoValidationError, match="AVIATO_BACKEND is 'docker': there is no such backend; there are 'landlock', 'local'"
+        AviatoValidationError,
+        match="AVIATO_BACKEND is 'podman': there is no such backend; there are 'docker', 'landlock', 'local'",
     ):
         load({}, {"AVIATO_BACKEND": "docker"})
 

@@ -57,6 +57,7 @@ class DockerBackend(Backend):
     name = "docker"
     exposes_ports = True
     carries_egress = True
+    claims = True
     unkept_promises = UNKEPT
 
     def __init__(self, directory: Path, *, default_image: str = DEFAULT_IMAGE, address: str | None = None) -> None:
@@ -297,6 +298,10 @@ class DockerBackend(Backend):
                 "idle_timeout_seconds": spec.idle_timeout_seconds,
             }
         )
+
+    def claim(self, spec: SandboxSpec, link: Process1Link) -> None:
+        """See `Backend`. Labels stay as they were made: no engine changes those of a container."""
+        link.configure(self._configuration(spec))
 
     async def reconnect(self, sandbox_id: str) -> Process1Link | None:
         """See `Backend`."""
