@@ -153,7 +153,7 @@ def test_resets_and_pools(session: aviato.Session, engine: Engine) -> None:
     sandbox.write_file("f", b"x").result()
     sandbox.reset().result()
     assert sandbox.exec(["sh", "-c", "ls; echo $A"]).result().stdout == "1\n"
-    with session.pool(1, warmup=["touch", "warm"]) as pool:
+    with session.pool(1, warmup=["touch warm"]) as pool:
         deadline = time.monotonic() + 30
         while not pool.ready().result():
             assert time.monotonic() < deadline

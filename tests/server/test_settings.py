@@ -96,7 +96,7 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
         ("registry_mirror", "hub=mirror.example.org"), ("registry_mirror", "docker.io=http://mirror.example.org"),
         ("registry_mirror", "docker.io=https://user:key@example.org"), ("registry_mirror", "docker.io/library=m.example.org"),
         ("secrets_dir", "relative"), ("socket_fd", "1"),
-        ("backend", "docker"), ("backend", "kubernetes"), ("backend", ""), ("backend", "Local"), ("state_dir", "relative"),
+        ("backend", "podman"), ("backend", "kubernetes"), ("backend", ""), ("backend", "Local"), ("state_dir", "relative"),
         ("state_dir", "~/state"), ("max_sandboxes", "many"), ("max_sandboxes", ""), ("max_queued_sandboxes", "-1"),
         ("run_code_concurrency", "0"), ("orphan_timeout", "0"), ("record_retention", "soon"), ("max_detached_lifetime", "0"),
         ("sandbox_uid_base", "0"), ("sandbox_uid_base", "4294967295"),
@@ -125,7 +125,7 @@ def test_the_backends_are_named():
         AviatoValidationError,
         match="AVIATO_BACKEND is 'podman': there is no such backend; there are 'docker', 'landlock', 'local'",
     ):
-        load({}, {"AVIATO_BACKEND": "docker"})
+        load({}, {"AVIATO_BACKEND": "podman"})
 
 
 @pytest.mark.parametrize(

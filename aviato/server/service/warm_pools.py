@@ -104,6 +104,7 @@ class WarmPools:
         self._common: list[_Pool] = []
         """For all."""
         self._endings: set[asyncio.Task[None]] = set()
+        self._fillings: set[asyncio.Task[None]] = set()
         self._closed = False
         slots.on_quiet = self._fill_all
 
@@ -147,8 +148,7 @@ class WarmPools:
         """Take a pool away; what was handed out goes on. One that is not there is fine."""
         pool = self._own.get(pool_id)
         if pool is not None and pool.owner == caller.tenant:
-            del self._own[pool_id]
-            self._empty(pool, 0)
+            self._drop(pool_id, pool)
 
     def take(self, sandbox: LiveSandbox, spec: SandboxSpec) -> Warm | None:
         """A place that is ready for a sandbox, if there is one."""
@@ -171,8 +171,7 @@ class WarmPools:
         now = time.monotonic()
         for pool_id, pool in list(self._own.items()):
             if pool.expires_at is not None and pool.expires_at <= now:
-                del self._own[pool_id]
-                self._empty(pool, 0)
+                self._drop(pool_id, pool)
         room = self._slots.admission.limit - self._slots.admission.live
         for pool in self._pools():
             if now - pool.claimed_at > UNUSED_SECONDS and pool.wanted > 1:
@@ -197,12 +196,11 @@ class WarmPools:
     async def close(self) -> None:
         """Take away all that nobody has."""
         self._closed = True
-        pools = self._pools()
-        filling = [pool.filling for pool in pools if pool.filling is not None]
+        filling = list(self._fillings)
         for task in filling:
             task.cancel()
         await asyncio.gather(*filling, return_exceptions=True)
-        for pool in pools:
+        for pool in self._pools():
             self._empty(pool, 0)
         if self._endings:
             await asyncio.wait(self._endings)
@@ -232,6 +230,8 @@ class WarmPools:
             return
         if pool.filling is None or pool.filling.done():
             pool.filling = asyncio.create_task(self._filled(pool), name=f"fill the pool {pool.pool_id or pool.request.image}")
+            self._fillings.add(pool.filling)
+            pool.filling.add_done_callback(self._fillings.discard)
 
     async def _filled(self, pool: _Pool) -> None:
         """Make what is missing, a few at a time."""
@@ -291,6 +291,13 @@ class WarmPools:
             self._end(place_id, link)
             raise
         return Warm(place_id, link)
+
+    def _drop(self, pool_id: str, pool: _Pool) -> None:
+        """What is ready of a pool, and what is on its way, is nobody's any more."""
+        del self._own[pool_id]
+        if pool.filling is not None:
+            pool.filling.cancel()
+        self._empty(pool, 0)
 
     def _empty(self, pool: _Pool, most: int) -> None:
         while len(pool.ready) > most:
