@@ -129,6 +129,8 @@ def an_engine(directory: Path) -> Iterator[Engine]:
             raise NoEngineError(f"DOCKER_HOST is {address}, and the backend needs an engine of this machine")
         yield Engine(address)
         return
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        raise NoEngineError("each worker would start an engine of its own: set DOCKER_HOST, or leave out -n")
     if shutil.which("dockerd") is None:
         raise NoEngineError("neither DOCKER_HOST nor dockerd is there: apt install docker.io")
     if os.geteuid() != 0:

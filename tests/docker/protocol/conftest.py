@@ -18,6 +18,7 @@ from aviato.server.backends.docker import backend as docker
 from aviato.server.backends.docker.containers import name_of
 from aviato.wire.ids import new_sandbox_id
 from tests.docker.engines import Engine
+from tests.matrices import deep
 from tests.protocol.implementations import _Link
 
 __all__ = ["peer", "process_1"]
@@ -45,7 +46,7 @@ async def carried(backend: Any, engine: Engine, image: str, options: dict[str, A
         await backend.destroy(spec.sandbox_id)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=deep(["a container"]))
 def make(backend: Any, engine: Engine, python_image: str) -> Make:
     """Makes one, with these fields of `SandboxSpec`."""
     return lambda **options: carried(backend, engine, python_image, options)
