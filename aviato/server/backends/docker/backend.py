@@ -301,7 +301,7 @@ class DockerBackend(Backend):
 
     def claim(self, spec: SandboxSpec, link: Process1Link) -> None:
         """See `Backend`. Labels stay as they were made: no engine changes those of a container."""
-        link.configure(self._configuration(spec))
+        link.configure(self._configuration(spec), spec.host_name or spec.sandbox_id)
 
     async def reconnect(self, sandbox_id: str) -> Process1Link | None:
         """See `Backend`."""
