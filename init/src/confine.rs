@@ -693,7 +693,7 @@ fn own_link(path: &[u8], target: &[u8]) -> io::Result<()> {
         return Ok(());
     }
     match sys::unlink(AT_FDCWD, path) {
-        Err(error) if sys::number_of(&error) != sys::ENOENT => return Err(error),
+        Err(error) if sys::number_of(&error) != sys::ENOENT => Err(error),
         _ => sys::make_link(target, AT_FDCWD, path),
     }
 }
