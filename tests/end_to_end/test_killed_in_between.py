@@ -94,12 +94,13 @@ def test_the_next_client_goes_on_with_what_a_killed_one_has_built(
 
 
 @pytest.mark.parametrize(
-    ("after_seconds", "sig"), every(5, [(0.02 * n, s) for n in range(4) for s in (signal.SIGKILL, signal.SIGTERM)])
+    ("after_seconds", "sig", "busy"),
+    every(7, [(0.02 * n, s, busy) for busy in (False, True) for n in range(4) for s in (signal.SIGKILL, signal.SIGTERM)]),
 )
 def test_children_of_a_fork_whose_server_dies(
-    make_server: Any, monkeypatch: pytest.MonkeyPatch, after_seconds: float, sig: signal.Signals
+    make_server: Any, monkeypatch: pytest.MonkeyPatch, after_seconds: float, sig: signal.Signals, busy: bool
 ) -> None:
-    """Each is whole, and so is one of a later fork."""
+    """Each is whole, and so is one of a later fork: where its layer is moved, and where it is copied since a process runs."""
     server = make_server()
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
     with Session() as session:
@@ -107,6 +108,8 @@ def test_children_of_a_fork_whose_server_dies(
         parent.exec(["sh", "-c", "for n in $(seq 50); do head -c 100000 /dev/urandom >f$n; done; cat f* | cksum >sum"]).result(
             60
         )
+        if busy:
+            parent.exec(["sh", "-c", "(setsid sleep 1000 &) >/dev/null 2>&1"], check=True).result(60)
         children = parent.fork(8)
         calls = [child.exec(["sh", "-c", f"cat f* | cksum | cmp - sum && echo {n}"]) for n, child in enumerate(children)]
         time.sleep(after_seconds)  # the point of the kill, not a wait
