@@ -103,7 +103,7 @@ class Subscription:
 
     async def wait(self, enough_bytes: int = 0) -> None:
         """Wait until `drain()` has something to give, and so much of it, or nothing more will come."""
-        if self._over or (self._frames and self._is_enough(enough_bytes)):
+        if self._over or (self._frames and (self._by_memory or self.queued_bytes >= enough_bytes)):
             return
         waiter = (enough_bytes, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
@@ -154,11 +154,9 @@ class Subscription:
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
+        is_urgent = self._over or self._by_memory
         for enough_bytes, waiter in waiters:
-            if enough_bytes and not self._over and not self._is_enough(enough_bytes):
+            if enough_bytes > self.queued_bytes and not is_urgent:
                 self._waiters.append((enough_bytes, waiter))
             elif not waiter.done():
                 waiter.set_result(None)
-
-    def _is_enough(self, enough_bytes: int) -> bool:
-        return self.queued_bytes >= enough_bytes or self._by_memory
