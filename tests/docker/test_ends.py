@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -22,6 +23,13 @@ from tests.docker.test_sandboxes import mine
 
 def name_of(sandbox: aviato.Sandbox) -> str:
     return f"aviato-{sandbox.sandbox_id}"
+
+
+def wait_until(happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_sandbox_outlives_its_server_and_is_taken_up(make_docker: Callable[..., Any], engine: Engine) -> None:
@@ -51,10 +59,7 @@ def test_what_was_given_up_while_no_server_looked_is_taken_away(make_docker: Cal
     with pytest.raises(aviato.AviatoError) as caught:
         aviato.Sandbox.from_id(sandbox.sandbox_id).result().exec(["true"]).result()
     assert caught.value.is_infrastructure
-    deadline = time.monotonic() + 20
-    while mine(engine):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: mine(engine) == [])
 
 
 def test_another_server_s_containers_are_left_alone(make_docker: Callable[..., Any], engine: Engine) -> None:
@@ -84,11 +89,8 @@ def test_a_container_that_is_killed_is_no_verdict(make_docker: Callable[..., Any
     make_docker(python_image)
     tests = "import time\nfrom solution import x\ndef test_it():\n    time.sleep(3)\n    assert x == 1\n"
     verdict = evaluate([Task(code="x = 1\n", tests=[tests])], timeout_seconds=20)
-    deadline = time.monotonic() + 20
-    while not (there := [one for one in mine(engine) if one["State"] == "running"]):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    engine.kill(there[0]["Id"])
+    wait_until(lambda: [one for one in mine(engine) if one["State"] == "running"])
+    engine.kill(mine(engine)[0]["Id"])
     assert verdict.result()[0].passed is True  # By another sandbox.
 
 
@@ -106,10 +108,27 @@ def test_a_main_command_s_end_is_the_sandbox_s(make_docker: Callable[..., Any]) 
         assert sandbox.wait_until_complete().result().returncode == 7
 
 
+def test_an_engine_that_is_restarted(make_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() != 0 or shutil.which("dockerd") is None:
+        pytest.skip("only root starts a dockerd")
+    with tempfile.TemporaryDirectory(prefix="aviato-engine-", ignore_cleanup_errors=True) as directory:
+        with engines.start_dockerd(Path(directory)) as own:
+            own.make_image(SMALL, engines.busybox_root())
+            server = make_server(backend="docker", default_image=SMALL, docker_host=own.address)
+            monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+            running = aviato.Sandbox.run(detached=True).exec(["sleep", "60"])
+            wait_until(lambda: len(mine(own)) == 1)
+        with pytest.raises(aviato.AviatoError) as caught:
+            running.result()  # An engine that is told to end takes its containers along.
+        assert caught.value.is_infrastructure
+        with engines.start_dockerd(Path(directory)) as own, aviato.Session() as session:
+            assert session.sandbox().exec(["echo", "again"]).result().stdout == "again\n"
+
+
 def test_an_engine_that_goes_away(
     make_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, soon_given_up: None
 ) -> None:
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or shutil.which("dockerd") is None:
         pytest.skip("only root starts a dockerd")
     with tempfile.TemporaryDirectory(prefix="aviato-engine-", ignore_cleanup_errors=True) as directory:
         try:

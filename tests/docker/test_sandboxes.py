@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -134,6 +136,14 @@ def test_verdicts(make_docker: Callable[..., Any], python_image: str) -> None:
     codes = ["def double(n):\n    return 2 * n\n", "def double(n):\n    return n\n", "while True: pass\n"]
     outcomes = evaluate([Task(code=code, tests=[tests]) for code in codes], timeout_seconds=5).result()
     assert [outcome.passed for outcome in outcomes] == [True, False, False]
+
+
+def test_the_example(make_docker: Callable[..., Any], python_image: str) -> None:
+    make_docker(python_image)
+    example = Path(__file__).parents[2] / "examples" / "rl_training" / "reward_function.py"
+    done = subprocess.run([sys.executable, "-W", "error", example], capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Pass rate: 3/5" in done.stdout and "UNEXPECTED" not in done.stdout
 
 
 def test_on_a_loop(make_docker: Callable[..., Any], engine: Engine) -> None:

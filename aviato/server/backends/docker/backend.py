@@ -98,10 +98,12 @@ class DockerBackend(Backend):
 
     async def probe(self) -> list[Check]:
         """See `Backend`."""
+        was_open = self._engine is not None
         try:
             return await self._look()
         finally:
-            await self.close()
+            if not was_open:
+                await self.close()
 
     async def _look(self) -> list[Check]:
         if (said := await asyncio.to_thread(binary.renew)) is not None:

@@ -78,6 +78,7 @@ def container(
         "User": "0:0",
         "WorkingDir": "/",
         "Healthcheck": {"Test": ["NONE"]},
+        "StopSignal": "SIGKILL",  # Of what would not hear another one, an engine that ends waits for ten seconds.
         "Hostname": host_name[:LONGEST_HOST_NAME],
         "Labels": dict(labels),
         "HostConfig": {
