@@ -88,4 +88,4 @@ def test_labels_and_paths() -> None:
     assert labels("c", "s", []) == {"aviato.server": "c", "aviato.sandbox": "s"}
     assert labels("c", "s", ["a=b=c"])["aviato.tag.a"] == "b=c"
     assert unmountable("/data/x") is None
-    assert all(map(unmountable, ("/proc", "/proc/1", "/dev/x", "/sys", "/.aviato-init", "/a:b")))
+    assert all(map(unmountable, ("/proc", "/proc/1", "/dev/x", "/sys", "/.aviato-init", "/.aviato-place/x", "/a,b")))

@@ -86,7 +86,7 @@ def test_an_image_s_own_user_directory_and_variables(session: aviato.Session) ->
 
 def test_mounted_files(session: aviato.Session, tmp_path: Path) -> None:
     (tmp_path / "cases").write_text("1 2 3\n")
-    given = [{"mount_path": "/data/cases", "file_content": b"1 2 3\n"}]
+    given = [{"mount_path": "/data/cases", "file_content": b"1 2 3\n"}, {"mount_path": "/a:b", "file_content": b"4"}]
     sandbox = session.sandbox(mounted_files=given)
     assert sandbox.exec(
         ["sh", "-c", "cat /data/cases; echo x > /data/cases; rm /data/cases; cat /data/cases"]

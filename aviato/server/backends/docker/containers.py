@@ -43,7 +43,7 @@ def unmountable(path: str) -> str | None:
     for closed in CLOSED:
         if path == closed or path.startswith(f"{closed}/"):
             return f"{closed} is the container's own"
-    return "the path has a colon in it, which engines do not take" if ":" in path else None
+    return "the path has a comma in it, at which podman takes mounts apart" if "," in path else None
 
 
 def container(
@@ -69,7 +69,7 @@ def container(
         mounted: files, which are in the place.
         limits: see `limits.host_config`.
     """
-    files = [f"{place}/{MOUNTED}/{number}:{file.path}:ro" for number, file in enumerate(mounted)]
+    files = [_bind(f"{place}/{MOUNTED}/{number}", file.path) for number, file in enumerate(mounted)]
     return {
         "Image": image_id,
         "Entrypoint": [PROGRAM],
@@ -82,7 +82,7 @@ def container(
         "Hostname": host_name[:LONGEST_HOST_NAME],
         "Labels": dict(labels),
         "HostConfig": {
-            "Binds": [f"{program}:{PROGRAM}:ro", f"{place}:{PLACE}", *files],
+            "Mounts": [_bind(program, PROGRAM), _bind(place, PLACE, read_only=False), *files],
             "NetworkMode": "none",
             "CapDrop": ["ALL"],
             "CapAdd": list(ENGINE_CAPABILITIES),
@@ -94,3 +94,8 @@ def container(
             **limits,
         },
     }
+
+
+def _bind(source: str, target: str, *, read_only: bool = True) -> dict[str, Any]:
+    """A mount of what has to be there already: an engine that does not see it says so, and makes nothing in its place."""
+    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only}
