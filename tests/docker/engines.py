@@ -171,12 +171,14 @@ def start_dockerd(directory: Path) -> Iterator[Engine]:
             time.sleep(0.05)
         yield engine
     finally:
+        process.send_signal(signal.SIGCONT)  # Of a test that failed while it stood still.
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+            subprocess.run(["umount", "--lazy", f"{directory}/data"], capture_output=True, check=False)
 
 
 def _answers(engine: Engine) -> bool:
