@@ -485,7 +485,9 @@ def test_in_a_forked_child_the_parents_operations_are_refused(gates):
 
 def test_waiting_for_what_never_ends_is_given_up(gates, monkeypatch):
     class Gone:
-        alive = False
+        @staticmethod
+        def is_alive() -> bool:
+            return False
 
     threading.Timer(0.1, lambda: monkeypatch.setattr(gates[0].ref, "_thread", Gone())).start()
     with pytest.raises(RuntimeError, match="gone"):

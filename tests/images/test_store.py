@@ -413,8 +413,8 @@ async def test_whoever_finds_a_snapshot_by_one_of_its_names_finds_it_by_each(sto
     seen = []
     replace = image_index._replace
 
-    def replaced(path, value):
-        replace(path, value)
+    def replaced(path, value, **how):
+        replace(path, value, **how)
         seen.append(tuple(store.find(name) is not None for name in names))
 
     monkeypatch.setattr(image_index, "_replace", replaced)
