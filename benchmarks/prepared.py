@@ -166,6 +166,7 @@ def used_bytes(directory: Path) -> int:
 
 def settled_bytes(state: Path) -> int:
     """The same, once nothing is on its way out any more."""
+    os.sync()  # What was written and has no place on the disk yet is counted as it likes.
     before = used_bytes(state)
     for _ in range(50):
         time.sleep(0.2)
