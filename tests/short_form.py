@@ -146,6 +146,11 @@ SHORT = {
         "test_where_the_embedded_server_is": 0,
     },
     "end_to_end/test_max_concurrency.py": {"test_who_waits_for_a_server_that_died_hears_of_it": 0},
+    "end_to_end/test_moves.py": {
+        "test_a_server_that_ends_in_the_middle_loses_nothing": 5,
+        "test_of_what_has_written_nothing_since": 4,
+        "test_what_is_over_many_layers_moves_no_more": 0,
+    },
     "end_to_end/test_mounted_files.py": {"test_they_survive_a_queue_and_a_restart": 0},
     "end_to_end/test_network.py": {
         "test_a_restart_of_the_server": 0,
@@ -285,6 +290,11 @@ SHORT = {
         "test_one_after_the_other_with_others": 2,
         "test_they_are_imported_however_python_is_started": 2,
         "test_what_is_put_in_its_place_is_not_bound": 4,
+    },
+    "images/test_starting_layers.py": {
+        "test_a_server_that_dies_leaves_none_in_part": 3,
+        "test_odd_images": 2,
+        "test_one_that_cannot_be_made_keeps_nobody": 0,
     },
     "images/test_tools.py": {
         "test_names_of_each_interpreter_are_its_own": 2,
