@@ -105,8 +105,11 @@ def start_ticks(pid: int) -> int | None:
 @cache
 def boot_id() -> str:
     """The id of this boot."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
+    fd = os.open("/proc/sys/kernel/random/boot_id", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(fd, 4096, 0).decode().strip()  # From memory, too.
+    finally:
+        os.close(fd)
 
 
 def _credentials(transport: asyncio.BaseTransport) -> tuple[int, int, int] | None:
