@@ -358,7 +358,7 @@ def wait(place: Place) -> bool:
     with place.session() as session:
         session.sendall(b"".join(request(channel, line) for channel in range(1, 20_050)))
         # The last one is answered at once, or waits as all others do.
-        session.settimeout(5)
+        session.settimeout(15)
         heard = b""
         with suppress(TimeoutError):
             while b"requests under way" not in heard:
