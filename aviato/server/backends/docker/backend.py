@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import logging
 import os
 import platform
-import socket
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
-from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
 from aviato.server.backends.docker import containers, plan, probe, profile
 from aviato.server.backends.docker.engine import Engine, EngineError, NoLibrary, find_address
 from aviato.server.backends.docker.images import EngineImages
@@ -23,14 +20,16 @@ from aviato.server.backends.docker.readiness import Readiness
 from aviato.server.backends.local import binary, bounds, facts, filters, rules, way_out
 from aviato.server.backends.local import probe as local_probe
 from aviato.server.backends.local.directories import Directories
+from aviato.server.backends.local.placed import PlacedBackend
 from aviato.server.backends.local.plan import BASE_ENVIRONMENT
 from aviato.server.backends.local.room import too_much
-from aviato.server.link.descriptor_channel import DescriptorChannel
 from aviato.server.link.link import Configuration, Process1Link, SandboxGone
 from aviato.system.threads import in_thread, opened_in_thread
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from aviato.server.backends.base import Check, Limit, ResolvedImage, SandboxSpec
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ UNKEPT = (
 ROOT_USERS = (None, "", "0", "root", "0:0", "root:root")
 
 
-class DockerBackend(Backend):
+class DockerBackend(PlacedBackend):
     """Sandboxes as containers, each with aviato-init as its process 1 and no network but its own.
 
     Args:
@@ -317,26 +316,6 @@ class DockerBackend(Backend):
             return None
         self._links[sandbox_id] = link
         return link
-
-    async def open_descriptor_channel(self, sandbox_id: str) -> DescriptorChannel:
-        """See `Backend`."""
-        sock = await opened_in_thread(self._directories.connect, sandbox_id, "p", socket.SOCK_SEQPACKET)
-        if sock is None:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"process 1 of {sandbox_id} is gone")
-        return DescriptorChannel(sock)
-
-    def how_ended(self, sandbox_id: str) -> str | None:
-        """See `Backend`."""
-        note = self._directories.note(sandbox_id)
-        return str(note["reason"]) if note is not None else None
-
-    def remember_end(self, sandbox_id: str, reason: str) -> None:
-        """See `Backend`."""
-        self._directories.leave_note(sandbox_id, reason)
-
-    def leave_results(self, sandbox_id: str, path: str) -> bool:
-        """See `Backend`."""
-        return self._directories.leave_results(sandbox_id, path)
 
     async def destroy(self, sandbox_id: str) -> None:
         """See `Backend`."""

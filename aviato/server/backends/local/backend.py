@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import random
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxImageError, SandboxUnavailableError
-from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
+from aviato.server.backends.base import Check, Limit, ResolvedImage, SandboxSpec
 from aviato.server.backends.local import (
     binary,
     bounds,
@@ -38,6 +37,7 @@ from aviato.server.backends.local.base_roots import BaseRoots
 from aviato.server.backends.local.directories import Directories
 from aviato.server.backends.local.left import LeftPlace, LeftPlaces, Lent
 from aviato.server.backends.local.limits import groups_of, limits_of, seen_of
+from aviato.server.backends.local.placed import PlacedBackend
 from aviato.server.backends.local.remembered import Remembered
 from aviato.server.backends.local.room import room, too_much
 from aviato.server.backends.local.uids import UidPool, available
@@ -49,7 +49,6 @@ from aviato.server.images.resolve import LocalImages
 from aviato.server.images.store import ImageStore
 from aviato.server.images.unpacked_layer import HostIds, LeftLayer
 from aviato.server.images.unpacking import Unpacking
-from aviato.server.link.descriptor_channel import DescriptorChannel
 from aviato.server.link.link import Configuration, Process1Link, SandboxGone
 from aviato.system.threads import in_thread, opened_in_thread
 from aviato.wire.ids import new_sandbox_id
@@ -99,7 +98,7 @@ class _Held:
     """Of the store, which keeps that image for it."""
 
 
-class LocalBackend(Backend):
+class LocalBackend(PlacedBackend):
     """Sandboxes on this machine.
 
     Args:
@@ -369,7 +368,7 @@ class LocalBackend(Backend):
         spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=image)
         try:
             try:
-                await self._create(spec, await self._live_zygote(), None, None)
+                await self._create(spec, await self._live_zygote(), None, _lower(image, None), None)
                 left = await self._left_layer(spec.sandbox_id, self._held[spec.sandbox_id])
                 await self._images.store.put_start(image.image_id, left)
             finally:
@@ -446,10 +445,11 @@ class LocalBackend(Backend):
         zygote = await self._live_zygote()
         self._share_processors(zygote)
         below = await self._made_below(spec)
-        place = self._left.take(_lower(spec.image, below), zygote) if self._lends(spec) else None
+        lower = _lower(spec.image, below) if self._lends(spec) else None
+        place = None if lower is None else self._left.take(lower, zygote)
         if place is not None:
             try:
-                link = await self._create(spec, zygote, below, place)
+                link = await self._create(spec, zygote, below, lower, place)
                 self._refusals = 0
                 return link
             except SandboxUnavailableError as error:
@@ -457,9 +457,11 @@ class LocalBackend(Backend):
                 self._refusals += 1
                 await self.destroy(spec.sandbox_id)
                 zygote = await self._live_zygote()
-        return await self._create(spec, zygote, below, None)
+        return await self._create(spec, zygote, below, lower, None)
 
-    async def _create(self, spec: SandboxSpec, zygote: Zygote, below: str | None, place: LeftPlace | None) -> Process1Link:
+    async def _create(
+        self, spec: SandboxSpec, zygote: Zygote, below: str | None, lower: str | None, place: LeftPlace | None
+    ) -> Process1Link:
         held = self._held[spec.sandbox_id] = _Held(self._uids.take()[0] if place is None else place.uid, place=place)
         held.image_id = spec.image.image_id
         held.grouped = bool(groups_of(spec.requests, spec.limits, self._facts))
@@ -472,8 +474,8 @@ class LocalBackend(Backend):
         try:
             with theirs, _content(spec) as content:
                 held.asked = zygote.ask(request, theirs, content)
-            if usual is not None and usual.lends:
-                held.lent = Lent(zygote, zygote.number, place.lent.lower if place else _lower(spec.image, below))
+            if lower is not None and usual is not None and usual.lends:
+                held.lent = Lent(zygote, zygote.number, lower)
             held.link = await Process1Link.connect(spec.sandbox_id, ours, self._configured(spec))
             _, held.pidfd = await asyncio.shield(held.asked)
             held.asked = None  # The number may mean something else once it was closed.
@@ -506,26 +508,6 @@ class LocalBackend(Backend):
         except (SandboxGone, TimeoutError):
             return None
         return held.link
-
-    async def open_descriptor_channel(self, sandbox_id: str) -> DescriptorChannel:
-        """See `Backend`."""
-        sock = await opened_in_thread(self._directories.connect, sandbox_id, "p", socket.SOCK_SEQPACKET)
-        if sock is None:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"process 1 of {sandbox_id} is gone")
-        return DescriptorChannel(sock)
-
-    def how_ended(self, sandbox_id: str) -> str | None:
-        """See `Backend`."""
-        note = self._directories.note(sandbox_id)
-        return str(note["reason"]) if note is not None else None
-
-    def remember_end(self, sandbox_id: str, reason: str) -> None:
-        """See `Backend`."""
-        self._directories.leave_note(sandbox_id, reason)
-
-    def leave_results(self, sandbox_id: str, path: str) -> bool:
-        """See `Backend`."""
-        return self._directories.leave_results(sandbox_id, path)
 
     async def destroy(self, sandbox_id: str) -> None:
         """See `Backend`."""
