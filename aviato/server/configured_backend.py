@@ -45,6 +45,22 @@ def configured_backend(settings: ServerSettings, folder: StateDirectory, *, embe
     if settings.backend == "docker":
         options["default_image"] = settings.default_image
         options["address"] = settings.docker_host
+    if settings.backend == "kubernetes":
+        from aviato.server.backends.kubernetes.options import INIT_IMAGE, ClusterOptions
+
+        options["default_image"] = settings.default_image
+        options["options"] = ClusterOptions(
+            context=settings.kubernetes_context,
+            namespace=settings.kubernetes_namespace,
+            claim=settings.kubernetes_claim,
+            init_image=settings.kubernetes_init_image or INIT_IMAGE,
+            reach=settings.kubernetes_reach,
+            security=settings.kubernetes_security,
+            runtime_class=settings.kubernetes_runtime_class,
+            pull_secrets=settings.kubernetes_pull_secret,
+            pool_label=settings.kubernetes_pool_label,
+            start_seconds=settings.kubernetes_start,
+        )
     return make_backend(settings.backend, **options)
 
 

@@ -43,7 +43,8 @@ class ServerSettings(BaseModel):
     )
     state_dir: str | None = Field(None, description="State directory (default: /var/lib/aviato, or /var/tmp/aviato-UID).")
     backend: str = Field(
-        "local", description="What carries the sandboxes: local, landlock without namespaces, or docker for containers."
+        "local",
+        description="What carries them: local, landlock without namespaces, docker for containers, kubernetes for pods.",
     )
     docker_host: str | None = Field(
         None,
@@ -52,8 +53,32 @@ class ServerSettings(BaseModel):
     )
     default_image: str = Field(
         "python:3.12-slim",
-        description="Image of sandboxes that name none, where the machine's own files cannot be had (docker).",
+        description="Image of sandboxes that name none, where the machine's own files cannot be had (docker, kubernetes).",
     )
+    kubernetes_context: str | None = Field(
+        None, description="Context of the kubeconfig (default: the server's own pod's account, else the current context)."
+    )
+    kubernetes_namespace: str | None = Field(
+        None, description="Namespace of the pods (default: the server's own pod's, else the context's)."
+    )
+    kubernetes_claim: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")] = Field(
+        "aviato", description="Name by which the pods of this server's sandboxes are told from those of others."
+    )
+    kubernetes_init_image: str | None = Field(
+        None, description="Image that brings aviato-init into pods: the server's own, or one with that program alone."
+    )
+    kubernetes_reach: Literal["direct", "forward"] = Field(
+        "direct", description="How pods are reached: direct over the pod network, or forward through the API server."
+    )
+    kubernetes_security: Literal["restricted", "root"] = Field(
+        "restricted", description="What pods are inside: restricted as Pod Security has it, or root without other privileges."
+    )
+    kubernetes_runtime_class: str | None = Field(None, description="RuntimeClass of the pods.")
+    kubernetes_pull_secret: tuple[str, ...] = Field(
+        (), description="Secret of the namespace with credentials of a registry, for the pods' images; may be repeated."
+    )
+    kubernetes_pool_label: str = Field("aviato.dev/pool", description="Label of nodes that runway_ids are values of.")
+    kubernetes_start: Seconds = Field(300.0, description="Seconds that a pod may be on its way, its image included.")
     api_key_file: str | None = Field(
         None, description="File with one API key a line, and behind it its tenant and what it is limited to."
     )
@@ -130,7 +155,7 @@ class ServerSettings(BaseModel):
             raise ValueError("it must be an absolute path")
         return value
 
-    @field_validator("egress_allow_cidr", "allowed_host", "wandb_entity", mode="before")
+    @field_validator("egress_allow_cidr", "allowed_host", "wandb_entity", "kubernetes_pull_secret", mode="before")
     @classmethod
     def _list(cls, value: Any) -> Any:
         """The variable has them with commas between."""

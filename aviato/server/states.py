@@ -175,8 +175,8 @@ def ending_of(
         status = SandboxStatus.COMPLETED if returncode == 0 else SandboxStatus.FAILED
         text = message or f"its main command ended with {returncode}"
         return Ending(status=status, reason="exited", returncode=returncode, message=text)
-    if said == "oom":
-        return Ending(status=SandboxStatus.FAILED, reason="oom", returncode=returncode, message=message)
+    if said in ("oom", "disk"):
+        return Ending(status=SandboxStatus.FAILED, reason=said, returncode=returncode, message=message)
     if said in _TERMINATING_REASONS:
         return terminated(said, message, returncode)
     return lost(message or "its process 1 is gone without a word")

@@ -73,6 +73,12 @@ class SandboxSpec:
     """How much of each resource that it named it wants to be sure of: cores, bytes, or by count."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """What it named as its limits."""
+    network: str = "none"
+    """The egress mode, for backends that bring it about by their own means."""
+    runway_ids: tuple[str, ...] = ()
+    """Pools, of which it is to be in one."""
+    tower_ids: tuple[str, ...] = ()
+    """Nodes, of which it is to be on one."""
     tags: tuple[str, ...] = ()
     """Its labels, for backends whose own tools show them."""
 
@@ -100,10 +106,16 @@ class Backend(ABC):
     """One kind of place where sandboxes run."""
 
     name: str
-    runway_ids: frozenset[str] = frozenset({"local"})
-    """The pools that sandboxes can be placed in; one machine has one of each."""
-    tower_ids: frozenset[str] = frozenset({"local"})
+    runway_ids: frozenset[str] | None = frozenset({"local"})
+    """The pools that sandboxes can be placed in; one machine has one of each. None: the backend finds out."""
+    tower_ids: frozenset[str] | None = frozenset({"local"})
     """The nodes that sandboxes can be placed on."""
+    start_seconds: float = 60.0
+    """How long a sandbox may be on its way."""
+    networks_itself: frozenset[str] = frozenset()
+    """The egress modes that it brings about by its own means."""
+    loses_connections = False
+    """Whether the connection to a process 1 can be lost while that lives on."""
     exposes_ports = False
     """Whether connections into a sandbox can be made."""
     carries_egress = False
@@ -222,6 +234,14 @@ class Backend(ABC):
             OSError: there is none (any more).
         """
         raise NotImplementedError
+
+    def node_of(self, sandbox_id: str) -> str | None:
+        """The node that a sandbox is on, where there is more than one."""
+        return "local"
+
+    def waits_for(self, sandbox_id: str) -> str | None:
+        """Why a sandbox that is being made is not there yet, where that is known."""
+        return None
 
     @abstractmethod
     def how_ended(self, sandbox_id: str) -> str | None:

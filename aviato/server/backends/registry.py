@@ -14,6 +14,7 @@ BACKENDS: dict[str, str] = {
     "local": "aviato.server.backends.local.backend:LocalBackend",
     "landlock": "aviato.server.backends.landlock.backend:LandlockBackend",
     "docker": "aviato.server.backends.docker.backend:DockerBackend",
+    "kubernetes": "aviato.server.backends.kubernetes.backend:KubernetesBackend",
 }
 """Module and class of each."""
 
@@ -24,7 +25,8 @@ def make_backend(name: str, **settings: Any) -> Backend:
     Args:
         name: one of `BACKENDS`.
         settings: its constructor's; `directory` and, for `local` and `landlock`, `uid_base`, `images`, `packages`,
-            `private`, `allow_any_directory`, `shared`; for `docker`, `default_image` and `address`.
+            `private`, `allow_any_directory`, `shared`; for `docker`, `default_image` and `address`; for
+            `kubernetes`, `default_image` and `options`.
 
     Raises:
         AviatoValidationError: there is no such backend; the message names those there are.

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import binascii
 import json
+import logging
 import mmap
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from socket import AF_UNIX
 from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -21,7 +24,7 @@ from aviato.server.link.at_rest import AtRest, Done
 from aviato.server.link.channels import Channel, ClosingChannel, ReplyChannel, error_of
 from aviato.server.link.file_calls import FileCalls, as_json
 from aviato.server.link.rest import Rest
-from aviato.server.link.subscription import Ended, SandboxGone, Subscription
+from aviato.server.link.subscription import Ended, Resumable, SandboxGone, Subscription
 from aviato.wire.frames import MAX_PAYLOAD_BYTES, Frame, FramePieces, FrameType, encode
 
 if TYPE_CHECKING:
@@ -31,6 +34,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Ended", "ExecSpec", "Process1Link", "SandboxGone", "Subscription"]
 
+log = logging.getLogger(__name__)
+
+Reopen = Callable[[], Awaitable["socket.socket | None"]]
+
+HELLO_SECONDS = 10.0
+MOST_CONFIRMED = 256
 PIECE_BYTES = 64 << 10
 """Of a command's input."""
 ROOM_BYTES = 256 << 10
@@ -133,17 +142,29 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
         self._takes_descriptors = False
         self._orphan_seconds: float | None = None
         self._beat: asyncio.TimerHandle | None = None
+        self._reopen: Reopen | None = None
+        self._coming_back: asyncio.Task[None] | None = None
+        self._confirmed: dict[str, dict[str, Any]] = {}
+        """Where connections can be lost: what was said last of results that were received, which may not have arrived."""
 
     # -- making and ending ----------------------------------------------------------------------------------------------
 
     @classmethod
-    async def connect(cls, sandbox_id: str, sock: socket.socket, configuration: Configuration | None = None) -> Process1Link:
+    async def connect(
+        cls,
+        sandbox_id: str,
+        sock: socket.socket,
+        configuration: Configuration | None = None,
+        *,
+        reopen: Reopen | None = None,
+    ) -> Process1Link:
         """The link over a connected stream socket, once process 1 has said HELLO.
 
         Args:
             sandbox_id: for messages.
             sock: connected; the link owns it from now on.
             configuration: sent first; for a process 1 that has not begun yet.
+            reopen: where a connection can be lost while process 1 lives on: gives another, or None where it does not.
 
         Raises:
             AviatoError: what the other side could not do while it confined itself, or that it speaks another protocol.
@@ -151,18 +172,25 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
         """
         link = cls(sandbox_id)
         try:
-            link._rest = Rest(sock)
-            await link._loop.create_unix_connection(lambda: link, sock=sock)
+            await link._use(sock)
             if configuration is not None:
                 link._orphan_seconds = configuration.orphan_timeout_seconds
                 link._send(FrameType.REQUEST, configuration.payload)
             await link._ready
+            link._reopen = reopen
         except BaseException:
             link.detach()
             if link._transport is None:
                 sock.close()
             raise
         return link
+
+    async def _use(self, sock: socket.socket) -> None:
+        self._rest = Rest(sock)
+        if sock.family == AF_UNIX:
+            await self._loop.create_unix_connection(lambda: self, sock=sock)
+        else:
+            await self._loop.create_connection(lambda: self, sock=sock)
 
     def configure(self, configuration: Configuration, host_name: str) -> None:
         """Tell it once more what holds inside, from here on, and what the sandbox calls itself, where that can be told."""
@@ -176,6 +204,8 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
         """Close the connection; the sandbox lives on. Open subscriptions and calls end as `lost`."""
         self._send_acks()
         self._detached = True
+        if self._coming_back is not None:
+            self._coming_back.cancel()
         if self._transport is not None:
             self._transport.abort()
         self._close_rest()
@@ -253,6 +283,8 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
             older[1]._finish(None)
             self._give_up(older[0])
         subscription = Subscription(exec_id, self._unsubscribed)
+        if self._reopen is not None:
+            subscription.resumable = Resumable(json.loads(payload) if spec is not None else None, [stdout, stderr])
         channel = self._open(subscription)
         self._subscriptions[exec_id] = (channel, subscription)
         if spec is not None:
@@ -271,8 +303,13 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
             self._active.discard(exec_id)
         if not self._acks:
             self._loop.call_soon(self._send_acks)
-        said = as_json({"exec_id": exec_id, "stdout": stdout, "stderr": stderr, "done": done})
-        self._acks += encode(FrameType.ACK, said)
+        said = {"exec_id": exec_id, "stdout": stdout, "stderr": stderr, "done": done}
+        if self._reopen is not None:
+            self._confirmed.pop(exec_id, None)
+            self._confirmed[exec_id] = said
+            if len(self._confirmed) > MOST_CONFIRMED:
+                del self._confirmed[next(iter(self._confirmed))]
+        self._acks += encode(FrameType.ACK, as_json(said))
 
     def _send_acks(self) -> None:
         """All that one turn of the loop has confirmed: clients do so for many commands at once."""
@@ -419,6 +456,8 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
     def _check_alive(self) -> None:
         if self._ended_future.done():
             raise SandboxGone(self._ended_future.result())
+        if self._coming_back is not None:
+            raise SandboxGone(Ended(reason="cut", message="its connection is being made anew"))
         if self._detached or self._transport is None:
             raise SandboxGone(Ended(reason="lost", message="the server let go of the connection"))
 
@@ -481,7 +520,49 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
             for data in self._rest.read():
                 self._feed(data)
         self._close_rest()
-        self._lose(Ended(reason="lost", message="the connection to process 1 was lost" + (f": {exc}" if exc else "")))
+        message = "the connection to process 1 was lost" + (f": {exc}" if exc else "")
+        if self._reopen is None or self._detached or self._ended_future.done():
+            self._lose(Ended(reason="lost", message=message))
+        elif self._coming_back is None:
+            self._coming_back = self._loop.create_task(self._come_back(self._reopen, message))
+
+    async def _come_back(self, reopen: Reopen, message: str) -> None:
+        """Go on over another connection: commands as they were, what else was under way is told that it was cut off."""
+        try:
+            while True:
+                self._cut(message)
+                sock = await reopen()
+                if sock is None:
+                    self._coming_back = None
+                    return self._lose(Ended(reason="lost", message=message))
+                self._ready, self._decoder = self._loop.create_future(), FramePieces()
+                try:
+                    await self._use(sock)
+                    async with asyncio.timeout(HELLO_SECONDS):
+                        await self._ready
+                    break
+                except (OSError, TimeoutError, SandboxGone, AviatoError) as error:
+                    log.info("sandbox %s: a new connection came to nothing: %r", self.sandbox_id, error)
+                    sock.close()
+            self._coming_back = None
+            for said in self._confirmed.values():
+                self._send(FrameType.ACK, as_json(said))
+            for exec_id, (channel, subscription) in self._subscriptions.items():
+                if subscription.resumable is not None:
+                    self._send(FrameType.REQUEST, as_json(subscription.resumable.again(exec_id)), channel=channel)
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:
+            self._coming_back = None
+            log.exception("sandbox %s cannot be gone on with", self.sandbox_id)
+            self._lose(Ended(reason="lost", message=f"{message}; {type(error).__name__}"))
+
+    def _cut(self, message: str) -> None:
+        ended = Ended(reason="cut", message=message)
+        for number, channel in list(self._channels.items()):
+            if not isinstance(channel, Subscription):
+                del self._channels[number]
+                channel.gone(ended)
 
     def _close_rest(self) -> None:
         if self._rest is not None:

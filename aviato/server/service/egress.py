@@ -141,8 +141,8 @@ class Egress:
     async def _listener(self, place_id: str, request: CreateSandbox) -> socket.socket | None:
         """What process 1 makes inside; None where there is no way out."""
         port = port_of(request)
-        if port is None:
-            return None
+        if port is None or not self._backend.carries_egress:
+            return None  # There is none, or the backend has brought it about.
         channel = await self._backend.open_descriptor_channel(place_id)
         try:
             return await channel.listen(port)

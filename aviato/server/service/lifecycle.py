@@ -168,7 +168,9 @@ class Lifecycle:
             _uncancel()
             return ending_of("stopped", asked=sandbox.asked)
         except TimeoutError:
-            return start_failed(f"its start took longer than {START_SECONDS:g} s")
+            waits = self._backend.waits_for(sandbox.place_id)
+            why = "" if waits is None else f" ({waits})"
+            return start_failed(f"its start took longer than {self._backend.start_seconds:g} s{why}")
         except AviatoError as error:
             return not_started(error)
         except OSError as error:
@@ -192,7 +194,7 @@ class Lifecycle:
         if not sandbox.record.begun:
             sandbox.record = sandbox.record.but(begun=True)
             self._registry.save(sandbox.record)
-        async with asyncio.timeout(START_SECONDS):
+        async with asyncio.timeout(self._backend.start_seconds):
             spec, sandbox.spec = sandbox.spec or self.spec(sandbox), None
             is_warm = self._claim(sandbox, spec)
             if not is_warm:

@@ -194,6 +194,9 @@ async def error_of_gone(sandbox: LiveSandbox, gone: SandboxGone, *, started: boo
     """The error of the ending of a sandbox that went away under a request."""
     if gone.ended.reason == "reset":
         return error_of_reset(sandbox.sandbox_id, started=started)
+    if gone.ended.reason in ("cut", "taken"):
+        message = f"the connection to sandbox {sandbox.sandbox_id} was lost ({gone}); it is made anew"
+        return SandboxUnavailableError(message, reason="server_stopping", started=started)
     task = sandbox.task
     if sandbox.state < State.ENDED and (task is None or task.done()):
         return SandboxUnavailableError(f"the server let go of the sandbox ({gone})", reason="server_stopping", started=started)

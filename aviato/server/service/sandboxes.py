@@ -347,11 +347,14 @@ class Sandboxes:
         here: dict[str, Any] = {
             "root_path": self._backend.root_path(record.place_id or record.sandbox_id),
             "local_sockets": self._backend.local_sockets,
+            "tower_id": self._backend.node_of(record.place_id or record.sandbox_id),
             "was_ready": sandbox is not None and sandbox.was_ready,
             "image_pull": None if sandbox is None else sandbox.image_pull,
         }
         if sandbox is not None and sandbox.waits_for_image:
             here["status_reason"] = PULLING
+        elif sandbox is not None and sandbox.state is State.STARTING:
+            here["status_reason"] = self._backend.waits_for(sandbox.place_id)
         return info.model_copy(update=here)
 
     def _check_share(self, caller: Caller) -> None:
@@ -395,7 +398,7 @@ class Sandboxes:
             ("runway_ids", request.runway_ids, self._backend.runway_ids),
             ("tower_ids", request.tower_ids, self._backend.tower_ids),
         ):
-            if wanted and there.isdisjoint(wanted):
+            if wanted and there is not None and there.isdisjoint(wanted):
                 violations[name] = f"none of {wanted!r} is here; there is {', '.join(map(repr, sorted(there)))}"
         if request.mounted_files:
             check_mounts([(file.mount_path, file.size_bytes) for file in request.mounted_files])
@@ -403,8 +406,10 @@ class Sandboxes:
             violations["ports"] = f"each once, got {request.ports}"
         if request.ports and not self._backend.exposes_ports:
             violations["ports"] = f"the backend {self._backend.name!r} exposes none"
-        if request.egress_mode not in (None, "none") and not self._backend.carries_egress:
-            violations["egress_mode"] = f"the backend {self._backend.name!r} has no way to the network; it knows 'none' alone"
+        if not self._backend.carries_egress and (mode := request.egress_mode) not in (None, "none"):
+            known = sorted({"none", *self._backend.networks_itself})
+            if mode not in known:
+                violations["egress_mode"] = f"the backend {self._backend.name!r} lacks this way to the network; it has {known}"
         variables = [secret.env_var for secret in request.secrets]
         twice = {name for name in variables if variables.count(name) > 1 or name in request.environment_variables}
         if twice:

@@ -54,5 +54,8 @@ def spec_of(
         egress_port=port_of(request),
         requests=request.resources.requests.named(),
         limits=request.resources.limits.named(),
+        network=request.egress_mode if isinstance(request.egress_mode, str) else "none",
+        runway_ids=tuple(request.runway_ids),
+        tower_ids=tuple(request.tower_ids),
         tags=tuple(dict.fromkeys(request.tags)),
     )

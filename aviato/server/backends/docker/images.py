@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +12,24 @@ from aviato.server.backends.docker.engine import EngineError
 from aviato.server.images.image_config import ImageConfig
 from aviato.server.images.image_errors import image_error, quoted
 from aviato.server.images.oci_reference import id_prefix, parse_oci_reference
+from aviato.server.images.pull_words import reason_of
 from aviato.server.images.registry_credentials import find_credentials
 from aviato.server.images.resolved import ResolvedImage
 from aviato.wire.ids import SNAPSHOT_ID
 
 if TYPE_CHECKING:
     from aviato.server.backends.docker.engine import Engine
-    from aviato.server.images.image_errors import Reason
 
 HOST = "host"
-_UNKNOWN = re.compile(r"not found|manifest unknown|no such image|does not exist|repository name not known", re.IGNORECASE)
-_DENIED = re.compile(r"denied|unauthorized|authentication required|no basic auth|forbidden|403|401", re.IGNORECASE)
-_MANY = re.compile(r"toomanyrequests|too many requests|rate limit", re.IGNORECASE)
-_FULL = re.compile(r"no space left", re.IGNORECASE)
-_PLATFORM = re.compile(r"no matching manifest|no match for platform|does not match the specified platform", re.IGNORECASE)
+REMEDIES = {
+    "too_many_requests": "log in to the registry, or name a mirror in the engine's settings",
+    "disk_full": "docker image prune",
+    "wrong_platform": "name an image for this machine's architecture",
+    "denied": "it is not there, or docker login REGISTRY, as the user of the server, opens it",
+    "needs_credentials": "it is not there, or docker login REGISTRY, as the user of the server, opens it",
+    "unknown_name": "see docker image ls for what is here, and how the name is spelt",
+    "registry_unreachable": "look whether the engine reaches the registry: docker pull",
+}
 
 
 class EngineImages:
@@ -113,18 +116,5 @@ async def _pull(engine: Engine, reference: str) -> dict[str, Any]:
 def pull_error(reference: str, error: EngineError, *, has_credentials: bool) -> SandboxImageError:
     """What an engine's words about a pull mean."""
     said = error.message
-    reason: Reason
-    if _MANY.search(said):
-        reason, remedy = "too_many_requests", "log in to the registry, or name a mirror in the engine's settings"
-    elif _FULL.search(said):
-        reason, remedy = "disk_full", "docker image prune"
-    elif _PLATFORM.search(said):
-        reason, remedy = "wrong_platform", "name an image for this machine's architecture"
-    elif _DENIED.search(said):
-        reason = "denied" if has_credentials else "needs_credentials"
-        remedy = "it is not there, or docker login REGISTRY, as the user of the server, opens it"
-    elif error.status == 404 or _UNKNOWN.search(said):
-        reason, remedy = "unknown_name", "see docker image ls for what is here, and how the name is spelt"
-    else:
-        reason, remedy = "registry_unreachable", "look whether the engine reaches the registry: docker pull"
-    return image_error(reason, f"image {quoted(reference)} could not be pulled by the engine: {said}; {remedy}")
+    reason = reason_of(said, has_credentials=has_credentials, is_unknown=error.status == 404)
+    return image_error(reason, f"image {quoted(reference)} could not be pulled by the engine: {said}; {REMEDIES[reason]}")

@@ -1,0 +1,377 @@
+"""The kubernetes backend: sandboxes as pods of a cluster, each with aviato-init as its process 1."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
+from aviato.server.backends.base import Backend, SandboxSpec
+from aviato.server.backends.kubernetes import objects, plan, probe
+from aviato.server.backends.kubernetes.cluster import Cluster, ClusterError, NoCluster, NoLibrary
+from aviato.server.backends.kubernetes.images import PodImages, pull_failed
+from aviato.server.backends.kubernetes.labels import CLAIM, SANDBOX
+from aviato.server.backends.kubernetes.limits import NOT_COUNTED, pod_limits
+from aviato.server.backends.kubernetes.options import ClusterOptions
+from aviato.server.backends.kubernetes.pod_state import last_warning
+from aviato.server.backends.kubernetes.pods import Pods
+from aviato.server.backends.kubernetes.reach import NotReached, begin, reach
+from aviato.server.backends.local import bounds, filters, rules
+from aviato.server.backends.local import probe as local_probe
+from aviato.server.backends.local.plan import BASE_ENVIRONMENT, ONE_ID
+from aviato.server.link.link import Configuration, Process1Link, SandboxGone
+
+if TYPE_CHECKING:
+    import socket
+    from pathlib import Path
+
+    from aviato.server.backends.base import Check, Limit, ResolvedImage
+    from aviato.server.backends.kubernetes.cluster import Object
+
+log = logging.getLogger(__name__)
+
+DEFAULT_IMAGE = "python:3.12-slim"
+LOOK_SECONDS = 0.1
+"""How often a pod that is on its way is tried: what it says of itself comes later than it is."""
+IMAGE_SECONDS = 45.0
+"""So long a node may try to pull again what it could not."""
+RECONNECT_SECONDS = 5.0
+END_SECONDS = 5.0
+"""More than a kubelet takes to say that a container has ended."""
+GRACE_SECONDS = 1
+UNKEPT = (
+    "network: what keeps sandboxes from it is a NetworkPolicy, which holds where the cluster's network enforces those",
+    "inodes: how many files a sandbox makes is not limited",
+    "last words: of a sandbox that ends while no server is connected, results that nobody had received are lost",
+)
+
+
+class KubernetesBackend(Backend):
+    """Sandboxes as pods.
+
+    Args:
+        directory: of the server; nothing of a pod is in it.
+        default_image: of sandboxes that name none.
+        options: where and how pods are made.
+    """
+
+    name = "kubernetes"
+    runway_ids = None
+    tower_ids = None
+    networks_itself = frozenset({"internet"})
+    claims = True
+    loses_connections = True
+    unkept_promises = UNKEPT
+
+    def __init__(self, directory: Path, *, default_image: str = DEFAULT_IMAGE, options: ClusterOptions | None = None) -> None:
+        self._options = options or ClusterOptions()
+        self.start_seconds = self._options.start_seconds
+        self._images = PodImages(default_image)
+        self._default_image = default_image
+        self._cluster: Cluster | None = None
+        self._pods: Pods | None = None
+        self._owner: Object = {}
+        self._filter = b""
+        self._links: dict[str, Process1Link] = {}
+        self._trouble: dict[str, str] = {}
+        """Of pods that are on their way: what the events say."""
+
+    # -- opening --------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """See `Backend`."""
+        failed = local_probe.first_failure(await self._look())
+        if failed is not None:
+            remedy = f"; to repair it: {failed.remedy}" if failed.remedy else ""
+            message = f"sandboxes cannot run in pods here: {failed.name}: {failed.detail}{remedy}"
+            await self.close()
+            raise SandboxUnavailableError(message, reason="cannot_run", retryable=False)
+        cluster = self._live_cluster()
+        try:
+            claim = await cluster.make(cluster.path("configmaps"), objects.claim_map(self._options.claim))
+            self._owner = objects.owner_of(claim)
+            for policy in objects.policies(self._options.claim, self._owner):
+                await cluster.make(cluster.path("networkpolicies", group="apis/networking.k8s.io/v1"), policy)
+            self._pods = Pods(cluster, self._options.claim)
+            await self._pods.open()
+        except ClusterError as error:
+            await self.close()
+            raise error.as_error("the backend cannot begin") from error
+
+    async def close(self) -> None:
+        """See `Backend`."""
+        for link in self._links.values():
+            link.detach()
+        self._links.clear()
+        if self._pods is not None:
+            await self._pods.close()
+            self._pods = None
+        if self._cluster is not None:
+            await self._cluster.close()
+            self._cluster = None
+
+    async def probe(self) -> list[Check]:
+        """See `Backend`."""
+        was_open = self._cluster is not None
+        try:
+            return await self._look()
+        finally:
+            if not was_open:
+                await self.close()
+
+    async def _look(self) -> list[Check]:
+        checks = [await asyncio.to_thread(self._compile)]
+        try:
+            self._cluster = self._cluster or await Cluster.connect(self._options.context, self._options.namespace)
+        except NoLibrary as error:
+            return [*checks, probe.library_check(error.remedy)]
+        except NoCluster as error:
+            return [*checks, probe.library_check(None), probe.no_cluster(str(error), self._options.context)]
+        checks.append(probe.library_check(None))
+        return [*checks, *await probe.look(self._cluster, self._options)]
+
+    def _compile(self) -> Check:
+        try:
+            self._filter = filters.compile_rules(rules.RULES)
+        except filters.FilterUnavailable as error:
+            return local_probe.filter_check(str(error), error.remedy)
+        return local_probe.filter_check(None, None)
+
+    def _live_cluster(self) -> Cluster:
+        if self._cluster is None:
+            raise SandboxUnavailableError("the backend is closed")
+        return self._cluster
+
+    def _live_pods(self) -> Pods:
+        if self._pods is None:
+            raise SandboxUnavailableError("the backend is closed")
+        return self._pods
+
+    # -- what can be had ------------------------------------------------------------------------------------------------
+
+    def resolve_image(self, reference: str | None, *, fallback: str | None = None) -> ResolvedImage:
+        """See `Backend`."""
+        return self._images.resolve(reference)
+
+    def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
+        """See `Backend`."""
+        return pod_limits(spec.requests, spec.limits)
+
+    def check(self, spec: SandboxSpec) -> None:
+        """See `Backend`."""
+        refused: dict[str, str] = {}
+        for name in NOT_COUNTED:
+            if name in spec.limits or name in spec.requests:
+                refused["resources"] = f"the backend 'kubernetes' cannot limit {name!r}"
+        size = sum(len(file.content) for file in spec.mounted_files)
+        if size > objects.MOST_FILES_BYTES:
+            refused["mounted_files"] = f"{size} bytes; they are a Secret, which has at most {objects.MOST_FILES_BYTES}"
+        for file in spec.mounted_files:
+            if (why := objects.unmountable(file.path)) is not None:
+                refused["mounted_files"] = f"mount_path {file.path!r}: {why}"
+        if refused:
+            text = "; ".join(f"{name}: {problem}" for name, problem in refused.items())
+            raise AviatoValidationError(text, field_violations=refused)
+
+    def node_of(self, sandbox_id: str) -> str | None:
+        """See `Backend`."""
+        state = None if self._pods is None else self._pods.state(sandbox_id)
+        return None if state is None else state.node
+
+    def waits_for(self, sandbox_id: str) -> str | None:
+        """See `Backend`."""
+        state = None if self._pods is None else self._pods.state(sandbox_id)
+        if state is None or state.phase != "waits":
+            return None
+        said = self._trouble.get(sandbox_id) or state.message
+        return f"{state.reason}: {said}" if said else state.reason
+
+    # -- a sandbox ------------------------------------------------------------------------------------------------------
+
+    async def create(self, spec: SandboxSpec) -> Process1Link:
+        """See `Backend`."""
+        cluster, sandbox_id = self._live_cluster(), spec.sandbox_id
+        image = self._images.current(spec.image)
+        assert image.image_id is not None
+        key = secrets.token_bytes(32)
+        try:
+            await cluster.make(cluster.path("secrets"), objects.secret(spec, key, self._options.claim, self._owner))
+            body = objects.pod(spec, image.image_id, self.limits(spec), self._options, self._owner)
+            self._live_pods().note(await cluster.make(cluster.path("pods"), body))
+        except ClusterError as error:
+            raise error.as_error("the pod could not be made", sandbox_id) from error
+        try:
+            sock = await self._started(sandbox_id, image, key)
+        finally:
+            self._trouble.pop(sandbox_id, None)
+        link = await self._begun(spec, sock)
+        if (state := self._live_pods().state(sandbox_id)) is not None:
+            self._images.learn(image, state)
+        self._links[sandbox_id] = link
+        return link
+
+    async def _started(self, sandbox_id: str, image: ResolvedImage, key: bytes) -> socket.socket:
+        """A connection to the process 1 of a pod that is on its way."""
+        pods, image_trouble_since = self._live_pods(), None
+        asked_events_at = time.monotonic() + 1.0
+        why = "nobody answers in its pod"
+        while True:
+            state = pods.state(sandbox_id)
+            if state is None:
+                raise _did_not_start(sandbox_id, "somebody has deleted its pod", "deleted")
+            if state.phase == "ended":
+                raise _did_not_start(sandbox_id, f"{state.reason}: {state.message}", state.reason)
+            if state.phase == "waits" and (state.is_image or state.is_final):
+                image_trouble_since = image_trouble_since or time.monotonic()
+                warning = await self._warning(sandbox_id)
+                if state.is_image and (state.is_final or time.monotonic() - image_trouble_since > IMAGE_SECONDS):
+                    raise pull_failed(image, state, warning, has_credentials=bool(self._options.pull_secrets))
+                if state.is_final:
+                    raise _did_not_start(sandbox_id, warning or state.message, state.reason)
+            elif state.phase == "runs" or (state.node is not None and state.reason == "starting"):
+                try:
+                    sock, said = await reach(self._live_cluster(), sandbox_id, state, self._options.reach, key)
+                    if said == "new":
+                        return sock
+                    sock.close()
+                    raise _did_not_start(sandbox_id, "another server has begun it", "taken")
+                except NotReached as error:
+                    why = str(error)
+                    log.debug("sandbox %s: %s", sandbox_id, why)
+            if time.monotonic() > asked_events_at:
+                asked_events_at = time.monotonic() + 5.0
+                await self._warning(sandbox_id)
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await pods.changed(sandbox_id)
+            except TimeoutError:
+                pass
+
+    async def _warning(self, sandbox_id: str) -> str | None:
+        """What the events of a pod say went wrong last."""
+        cluster = self._live_cluster()
+        selector = f"involvedObject.name={objects.name_of(sandbox_id)},involvedObject.kind=Pod"
+        try:
+            found = await cluster.ask("GET", cluster.path("events"), query={"fieldSelector": selector, "limit": "50"})
+        except ClusterError as error:
+            log.debug("the events of sandbox %s cannot be read: %s", sandbox_id, error.message)
+            return None
+        said = last_warning(found["items"])
+        if said is not None:
+            self._trouble[sandbox_id] = said
+        return said
+
+    async def _begun(self, spec: SandboxSpec, sock: socket.socket) -> Process1Link:
+        try:
+            await begin(sock, plan.told(self._options.security, self._filter))
+        except OSError as error:
+            sock.close()
+            raise _did_not_start(spec.sandbox_id, str(error), "start_failed") from error
+        try:
+            return await Process1Link.connect(spec.sandbox_id, sock, self._configuration(spec))
+        except SandboxGone as gone:
+            raise _did_not_start(spec.sandbox_id, str(gone), "start_failed") from gone
+
+    def _configuration(self, spec: SandboxSpec) -> Configuration:
+        held = self.limits(spec)
+        base = dict(BASE_ENVIRONMENT)
+        if self._options.security == "restricted":
+            base |= {"HOME": objects.WORKSPACE, "USER": "aviato", "LOGNAME": "aviato", **ONE_ID}
+        return Configuration.of(
+            {
+                "base_environment": base,
+                "environment": {**spec.environment, **spec.secrets},
+                "working_dir": spec.working_dir or "",
+                "user": None,
+                "nice": 0,
+                "limits": {
+                    **{name: limit.value for name, limit in held.items() if limit.strength == "watched"},
+                    "open_files": bounds.LIMIT_OPEN_FILES,
+                    "filters": bounds.LIMIT_FILTERS,
+                    "group_memory": held["memory"].value,
+                },
+                "orphan_timeout_seconds": spec.orphan_timeout_seconds,
+                "max_lifetime_seconds": spec.max_lifetime_seconds,
+                "idle_timeout_seconds": spec.idle_timeout_seconds,
+            }
+        )
+
+    def claim(self, spec: SandboxSpec, link: Process1Link) -> None:
+        """See `Backend`. What was made ahead has the labels of its pool; those of its sandbox come in a moment."""
+        link.configure(self._configuration(spec), spec.host_name or spec.sandbox_id)
+        task = asyncio.get_running_loop().create_task(self._label(spec))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _label(self, spec: SandboxSpec) -> None:
+        cluster = self._live_cluster()
+        labels = objects.labels(self._options.claim, spec)
+        body = {"metadata": {"labels": labels, "annotations": objects.own_annotations(spec)}}
+        try:
+            await cluster.ask("PATCH", cluster.path("pods", objects.name_of(spec.sandbox_id)), body, patch=True)
+        except ClusterError as error:
+            log.warning("the pod of sandbox %s cannot be labelled: %s", spec.sandbox_id, error.message)
+
+    async def reconnect(self, sandbox_id: str) -> Process1Link | None:
+        """See `Backend`."""
+        state = self._live_pods().state(sandbox_id)
+        if state is None or state.phase == "ended":
+            return None
+        cluster = self._live_cluster()
+        try:
+            found = await cluster.find(cluster.path("secrets", objects.name_of(sandbox_id)))
+        except ClusterError as error:
+            raise error.as_error("the key of its process 1 cannot be read", sandbox_id) from error
+        if found is None:
+            return None
+        key = bytes.fromhex(base64.b64decode(found["data"][objects.KEY]).decode())
+        try:
+            sock, said = await reach(cluster, sandbox_id, state, self._options.reach, key)
+        except NotReached as error:
+            raise SandboxUnavailableError(
+                f"process 1 of {sandbox_id} cannot be reached: {error}", reason="unreachable"
+            ) from error
+        if said == "new":
+            sock.close()  # Its server died before it had told it anything.
+            return None
+        try:
+            link = await asyncio.wait_for(Process1Link.connect(sandbox_id, sock), RECONNECT_SECONDS)
+        except (SandboxGone, TimeoutError):
+            return None
+        self._links[sandbox_id] = link
+        return link
+
+    def how_ended(self, sandbox_id: str) -> str | None:
+        """See `Backend`."""
+        pods = self._pods
+        state = None if pods is None else pods.wait_ended(sandbox_id, END_SECONDS)
+        return None if state is None else state.left
+
+    async def destroy(self, sandbox_id: str) -> None:
+        """See `Backend`."""
+        if (link := self._links.pop(sandbox_id, None)) is not None and link.ended() is None:
+            link.detach()
+        cluster, name = self._live_cluster(), objects.name_of(sandbox_id)
+        try:
+            await cluster.remove(cluster.path("pods", name), grace_seconds=0)
+            await cluster.remove(cluster.path("secrets", name))
+        except ClusterError as error:
+            raise error.as_error("the pod could not be removed", sandbox_id) from error
+        self._live_pods().forget(sandbox_id)
+
+    async def place_ids(self) -> list[str]:
+        """See `Backend`."""
+        cluster = self._live_cluster()
+        try:
+            kept, _ = await cluster.all(cluster.path("secrets"), f"{CLAIM}={self._options.claim},{SANDBOX}")
+        except ClusterError as error:
+            raise error.as_error("the sandboxes' objects cannot be listed") from error
+        return sorted({*self._live_pods().ids(), *(one["metadata"]["labels"][SANDBOX] for one in kept)})
+
+
+def _did_not_start(sandbox_id: str, why: str, reason: str) -> SandboxUnavailableError:
+    message = f"the pod of {sandbox_id} ended while it started: {why}"
+    return SandboxUnavailableError(message, sandbox_id=sandbox_id, reason=reason if reason != "lost" else "start_failed")

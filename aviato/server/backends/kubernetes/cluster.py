@@ -1,0 +1,413 @@
+"""A connection to the API of a Kubernetes cluster, by kubernetes-asyncio, which is imported with the first.
+
+Objects are plain JSON: a server reads thousands of pods, and most of what they say means nothing to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from aviato.exceptions import SandboxResourceExhaustedError, SandboxUnavailableError
+from aviato.installation import extra_command
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from aviato.exceptions import AviatoError
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+
+SECONDS = 30.0
+"""So long an API server may take for one answer."""
+PATIENCE_SECONDS = 20.0
+"""How long a request is repeated that an API server has not taken."""
+AGAIN_SECONDS = 0.2
+MOST_AT_ONCE = 64
+"""Requests on their way."""
+PER_SECOND = 100.0
+"""Requests that begin, on average: what is beyond that waits here, rather than in the queues of an API server."""
+UNREACHABLE = 0
+NOT_FOUND, CONFLICT, GONE, TOO_MANY = 404, 409, 410, 429
+PORT_FORWARD = "v4.channel.k8s.io"
+"""The subprotocol: messages begin with a byte, twice the place of the port in the request, one more for its errors."""
+PIECE_BYTES = 256 << 10
+WATCH_SECONDS = 240
+
+
+class ClusterError(Exception):
+    """What an API server refused, or that none answers.
+
+    Attributes:
+        status: of HTTP; `UNREACHABLE` where there is no answer.
+        reason: as Kubernetes has it, such as `Forbidden` or `AlreadyExists`.
+        message: in the words of the API server.
+        retry_after_seconds: when it may be asked again, if it said so.
+    """
+
+    def __init__(self, status: int, message: str, reason: str = "", retry_after_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether nobody answers."""
+        return self.status == UNREACHABLE
+
+    def as_error(self, what: str, sandbox_id: str | None = None) -> AviatoError:
+        """The error for callers: the cluster is part of the machine, so no sandbox's code is to blame."""
+        text = f"{what}: {self.message}"
+        if "exceeded quota" in self.message:
+            return SandboxResourceExhaustedError(
+                f"{text}; free some of it, or have the quota of the namespace raised", sandbox_id=sandbox_id, reason="quota"
+            )
+        if self.is_unreachable:
+            return SandboxUnavailableError(text, sandbox_id=sandbox_id, reason="cluster_unreachable")
+        if self.status in (401, 403):
+            text += "; the server's service account needs the rights of deploy/kubernetes/pods/role.yaml"
+            return SandboxUnavailableError(text, sandbox_id=sandbox_id, reason="forbidden", retryable=False)
+        return SandboxUnavailableError(text, sandbox_id=sandbox_id, reason="cluster")
+
+
+class NoLibrary(Exception):
+    """kubernetes-asyncio is not installed."""
+
+    remedy: str
+
+    def __init__(self) -> None:
+        super().__init__("the Python package kubernetes-asyncio is not installed")
+        self.remedy = extra_command("kubernetes")
+
+
+class NoCluster(Exception):
+    """There is nothing that says where the cluster is, or it cannot be read."""
+
+
+class Cluster:
+    """One cluster, as one user of it, in one namespace. Made by `connect`."""
+
+    def __init__(self, api: Any, namespace: str, address: str) -> None:
+        self.namespace = namespace
+        self.address = address
+        self._api = api
+        self._session = api.rest_client.pool_manager
+        self._places = asyncio.Semaphore(MOST_AT_ONCE)
+        self._next_at = 0.0
+        self._carrying: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def connect(cls, context: str | None, namespace: str | None) -> Cluster:
+        """By `KUBECONFIG`, else by the pod's own account, else by the usual file. Asks nothing yet.
+
+        Args:
+            context: of that file; None: its current one.
+            namespace: None: the pod's or the context's, or `default`.
+
+        Raises:
+            NoLibrary: kubernetes-asyncio is not installed.
+            NoCluster: no account and no file can be used.
+        """
+        try:
+            from kubernetes_asyncio import client, config
+        except ImportError as error:
+            raise NoLibrary from error
+        configuration = client.Configuration()
+        own: str | None = None
+        try:
+            if context is None and not os.environ.get("KUBECONFIG"):
+                with suppress(config.ConfigException):
+                    config.load_incluster_config(  # type: ignore[no-untyped-call]
+                        client_configuration=configuration
+                    )
+                    own = await asyncio.to_thread(_read, "/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+            if own is None:
+                await config.load_kube_config(context=context, client_configuration=configuration)
+                own = await asyncio.to_thread(_namespace_of, config, context)
+        except (config.ConfigException, OSError, ValueError, TypeError) as error:
+            raise NoCluster(str(error) or type(error).__name__) from error
+        configuration.connection_pool_maxsize = 0  # What is at once is bounded here; watches and ways to pods stay open.
+        return cls(client.ApiClient(configuration), namespace or own or "default", str(configuration.host))
+
+    async def close(self) -> None:
+        """Let go of its connections."""
+        for task in self._carrying:
+            task.cancel()
+        await asyncio.gather(*self._carrying, return_exceptions=True)
+        await self._api.close()
+
+    def path(self, kind: str, name: str | None = None, *, group: str = "api/v1") -> str:
+        """Where objects of the namespace are.
+
+        Args:
+            kind: in the plural.
+            name: of one; None: all.
+            group: of the API, with its version.
+        """
+        own = f"/{group}/namespaces/{self.namespace}/{kind}"
+        return own if name is None else f"{own}/{name}"
+
+    async def ask(
+        self, method: str, path: str, body: Object | None = None, *, query: Mapping[str, str] | None = None, patch: bool = False
+    ) -> Object:
+        """One request and its answer. One that the API server has not taken is repeated for a while.
+
+        Args:
+            method: of HTTP.
+            path: see `path`.
+            body: as JSON.
+            query: of the address.
+            patch: the body is a merge patch.
+
+        Raises:
+            ClusterError: it was refused, or there is no answer.
+        """
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                async with self._places:
+                    await self._turn()
+                    return await self._asked(method, path, body, query, "merge-patch+json" if patch else "json")
+            except ClusterError as error:
+                taken = method == "POST" and error.status in (UNREACHABLE, 500, 504)  # It may have been.
+                if error.status not in (UNREACHABLE, 429, 500, 503, 504) or taken:
+                    raise
+                wait = error.retry_after_seconds or AGAIN_SECONDS
+                if time.monotonic() + wait > deadline:
+                    raise
+            await asyncio.sleep(wait)
+
+    async def find(self, path: str) -> Object | None:
+        """One object; None if there is none.
+
+        Raises:
+            ClusterError: see `ask`.
+        """
+        try:
+            return await self.ask("GET", path)
+        except ClusterError as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
+
+    async def make(self, path: str, body: Object) -> Object:
+        """Make an object of a name of its own; one that an earlier try has made is it.
+
+        Raises:
+            ClusterError: see `ask`.
+        """
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return await self.ask("POST", path, body)
+            except ClusterError as error:
+                if error.status == CONFLICT and error.reason == "AlreadyExists":
+                    there = await self.find(f"{path}/{body['metadata']['name']}")
+                    if there is not None:
+                        return there
+                elif error.status not in (UNREACHABLE, 500, 504) or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def remove(self, path: str, *, grace_seconds: int | None = None) -> None:
+        """Take an object away; none is no error.
+
+        Raises:
+            ClusterError: see `ask`.
+        """
+        query = {"propagationPolicy": "Background"}
+        if grace_seconds is not None:
+            query["gracePeriodSeconds"] = str(grace_seconds)
+        try:
+            await self.ask("DELETE", path, query=query)
+        except ClusterError as error:
+            if error.status != NOT_FOUND:
+                raise
+
+    async def all(self, path: str, selector: str) -> tuple[list[Object], str]:
+        """All objects with these labels, and the version of the list.
+
+        Raises:
+            ClusterError: see `ask`.
+        """
+        found: list[Object] = []
+        query = {"labelSelector": selector, "limit": "500"}
+        while True:
+            page = await self.ask("GET", path, query=query)
+            found += page["items"]
+            if not (more := page["metadata"].get("continue")):
+                return found, str(page["metadata"]["resourceVersion"])
+            query["continue"] = more
+
+    async def watch(self, path: str, selector: str, version: str) -> AsyncIterator[tuple[str, Object]]:
+        """What changes behind a version of a list: `ADDED`, `MODIFIED`, `DELETED` or `BOOKMARK`, each with the object.
+
+        It ends after some minutes; who goes on begins with the last object's version.
+
+        Raises:
+            ClusterError: status `GONE`: the version is too old; another: see `ask`.
+        """
+        query = {
+            "watch": "1",
+            "labelSelector": selector,
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        import aiohttp
+
+        try:
+            async with await self._open(
+                "GET", path, None, query, "json", aiohttp.ClientTimeout(sock_connect=SECONDS)
+            ) as answer:
+                async for line in answer.content:
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise _error_of(int(event["object"].get("code", 500)), event["object"])
+                    yield event["type"], event["object"]
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._unreachable(error) from error
+
+    async def forward(self, pod: str, port: int) -> socket.socket:
+        """A connection to a port of a pod, carried by the API server and the node's kubelet. The caller owns it.
+
+        Raises:
+            ClusterError: there is none.
+        """
+        import aiohttp
+
+        headers, query = await self._allowed({"ports": str(port)})
+        url = f"{self.address}{self.path('pods', f'{pod}/portforward')}"
+        try:
+            web = await self._session.ws_connect(
+                url, headers=headers, params=query, protocols=(PORT_FORWARD,), max_msg_size=0, heartbeat=30.0
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            raise ClusterError(error.status, f"no way to port {port} of pod {pod}: HTTP {error.status}") from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._unreachable(error) from error
+        own, theirs = socket.socketpair()
+        for one in (own, theirs):
+            one.setblocking(False)
+        task = asyncio.create_task(_carry(web, theirs), name=f"way to {pod}")
+        self._carrying.add(task)
+        task.add_done_callback(self._carrying.discard)
+        return own
+
+    # -- inside ---------------------------------------------------------------------------------------------------------
+
+    async def _turn(self) -> None:
+        """Wait until one more request may begin."""
+        now = time.monotonic()
+        self._next_at = max(self._next_at + 1 / PER_SECOND, now - 1.0)  # A second's worth may begin at once.
+        if self._next_at > now:
+            await asyncio.sleep(self._next_at - now)
+
+    async def _allowed(self, query: Mapping[str, str] | None) -> tuple[dict[str, str], list[tuple[str, str]]]:
+        """Headers and query, with what says who asks."""
+        headers: dict[str, str] = {}
+        pairs = list((query or {}).items())
+        await self._api.update_params_for_auth(headers, pairs, ["BearerToken"])
+        return headers, pairs
+
+    async def _open(
+        self, method: str, path: str, body: Object | None, query: Mapping[str, str] | None, kind: str, timeout: Any
+    ) -> Any:
+        headers, pairs = await self._allowed(query)
+        data = None
+        if body is not None:
+            headers["Content-Type"] = f"application/{kind}"
+            data = json.dumps(body, separators=(",", ":")).encode()
+        answer = await self._session.request(
+            method, self.address + path, headers=headers, params=pairs, data=data, timeout=timeout
+        )
+        if answer.status >= 400:
+            async with answer:
+                raise _error_of(answer.status, await _body(answer), answer.headers.get("Retry-After"))
+        return answer
+
+    async def _asked(self, method: str, path: str, body: Object | None, query: Mapping[str, str] | None, kind: str) -> Object:
+        import aiohttp
+
+        try:
+            async with await self._open(method, path, body, query, kind, aiohttp.ClientTimeout(total=SECONDS)) as answer:
+                found: Object = json.loads(await answer.read())
+                return found
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> ClusterError:
+        why = str(error) or f"no answer in {SECONDS:g} s"
+        return ClusterError(UNREACHABLE, f"the API server at {self.address} cannot be reached: {why}")
+
+
+async def _carry(web: Any, sock: socket.socket) -> None:
+    """Move bytes between a forwarded port and a socket until either ends; then both have."""
+    loop = asyncio.get_running_loop()
+
+    async def outward() -> None:
+        while data := await loop.sock_recv(sock, PIECE_BYTES):
+            await web.send_bytes(b"\0" + data)
+
+    async def inward() -> None:
+        begun = set()
+        async for message in web:
+            data = message.data
+            if not isinstance(data, bytes) or not data:
+                return
+            if data[0] not in begun:
+                begun.add(data[0])  # The first of each channel says the port.
+                data = data[:1] + data[3:]
+            if data[0] == 1 and len(data) > 1:
+                return  # Nobody listens, or the pod is gone.
+            if data[0] == 0:
+                await loop.sock_sendall(sock, data[1:])
+
+    tasks = [asyncio.ensure_future(outward()), asyncio.ensure_future(inward())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        sock.close()
+        with suppress(Exception):
+            await web.close()
+
+
+async def _body(answer: Any) -> Object:
+    try:
+        found = json.loads(await answer.read())
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _error_of(status: int, body: Object, retry_after: str | None = None) -> ClusterError:
+    """From a `Status` of Kubernetes, or from what a proxy between has said."""
+    seconds = (body.get("details") or {}).get("retryAfterSeconds")
+    if seconds is None and retry_after is not None and retry_after.isdecimal():
+        seconds = int(retry_after)
+    message = str(body.get("message") or f"HTTP {status}")
+    return ClusterError(status, message, str(body.get("reason") or ""), seconds)
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read().strip()
+
+
+def _namespace_of(config: Any, context: str | None) -> str:
+    contexts, active = config.list_kube_config_contexts()
+    named = active if context is None else next(one for one in contexts if one["name"] == context)
+    return str(named["context"].get("namespace") or "default")

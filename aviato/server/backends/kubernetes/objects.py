@@ -1,0 +1,287 @@
+"""What an API server is asked for to make one sandbox. Pure."""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import TYPE_CHECKING, Any
+
+from aviato.server.backends.kubernetes.labels import CLAIM, NETWORK, PREFIX, SANDBOX, tag_annotation, tag_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aviato.server.backends.base import Limit, SandboxSpec
+    from aviato.server.backends.kubernetes.options import ClusterOptions
+
+Object = dict[str, Any]
+
+CONTAINER = "sandbox"
+"""The name of the container."""
+PORT = 7723
+"""Where process 1 listens."""
+PROGRAM_DIRECTORY = "/.aviato"
+PROGRAM = f"{PROGRAM_DIRECTORY}/aviato-init"
+WORKSPACE = "/workspace"
+KEY = "key"
+"""In a sandbox's Secret: by which its process 1 knows a server."""
+UID = 65_532
+"""Of all in a pod under `restricted` Pod Security."""
+ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
+ENDS_LATER_SECONDS = 60
+"""After its lifetime a pod is ended by Kubernetes, if its process 1 has not ended by then."""
+MOST_FILES_BYTES = 1_000_000
+"""Of a Secret."""
+OWN_MEMORY_BYTES = 16 << 20
+"""What process 1 may need beside the commands."""
+SHM = "shm"
+_COUNTED = "nvidia.com/gpu"
+
+
+def name_of(sandbox_id: str) -> str:
+    """What the pod and the Secret of a sandbox are called."""
+    return f"aviato-{sandbox_id}"
+
+
+def labels(claim: str, spec: SandboxSpec) -> dict[str, str]:
+    """Of a pod."""
+    network = "internet" if spec.network == "internet" else "none"
+    return {CLAIM: claim, SANDBOX: spec.sandbox_id, NETWORK: network, **tag_labels(spec.tags)}
+
+
+def own_annotations(spec: SandboxSpec) -> dict[str, str]:
+    """Of a pod: what labels cannot say."""
+    return {**tag_annotation(spec.tags), f"{PREFIX}image": spec.image.reference}
+
+
+def unmountable(path: str) -> str | None:
+    """Why a file cannot be mounted at a path; None if it can."""
+    for closed in ("/proc", "/sys", "/dev", PROGRAM_DIRECTORY):
+        if path == closed or path.startswith(f"{closed}/"):
+            return f"{closed} is the pod's own"
+    return "the path has a colon in it, which Kubernetes takes for its own" if ":" in path else None
+
+
+def secret(spec: SandboxSpec, key: bytes, claim: str, owner: Object) -> Object:
+    """The key of a sandbox, and the files that it finds."""
+    data = {KEY: _text(key.hex().encode())}
+    data |= {f"file-{number}": _text(file.content) for number, file in enumerate(spec.mounted_files)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": name_of(spec.sandbox_id),
+            "labels": {CLAIM: claim, SANDBOX: spec.sandbox_id},
+            "ownerReferences": [owner],
+        },
+        "type": "Opaque",
+        "immutable": True,
+        "data": data,
+    }
+
+
+def pod(spec: SandboxSpec, image: str, held: Mapping[str, Limit], options: ClusterOptions, owner: Object | None) -> Object:
+    """The pod of a sandbox.
+
+    Args:
+        spec: what is wanted.
+        image: as the nodes' engines have it.
+        held: its limits.
+        options: of the server.
+        owner: what the pod goes with; None: nothing.
+    """
+    name = name_of(spec.sandbox_id)
+    mounts = [
+        {"name": "program", "mountPath": PROGRAM_DIRECTORY, "readOnly": True},
+        {"name": "workspace", "mountPath": WORKSPACE},
+        {"name": SHM, "mountPath": "/dev/shm"},
+    ]
+    for number, file in enumerate(spec.mounted_files):
+        mounts.append({"name": "files", "mountPath": file.path, "subPath": f"file-{number}", "readOnly": True})
+    volumes: list[Object] = [
+        {"name": "program", "emptyDir": {}},
+        {"name": "workspace", "emptyDir": _sized(held, "disk")},
+        {"name": SHM, "emptyDir": {"medium": "Memory", **_sized(held, SHM)}},
+    ]
+    if spec.mounted_files:
+        items = [{"key": f"file-{number}", "path": f"file-{number}"} for number in range(len(spec.mounted_files))]
+        volumes.append({"name": "files", "secret": {"secretName": name, "items": items, "defaultMode": 0o444}})
+    body: Object = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "hostname": spec.host_name or spec.sandbox_id,
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": pod_security(options),
+        "initContainers": [
+            {
+                "name": "aviato-init",
+                "image": options.init_image,
+                "imagePullPolicy": "IfNotPresent",
+                "command": ["aviato-init", "install", PROGRAM],
+                "securityContext": _unprivileged(),
+                "resources": {"limits": {"cpu": "500m", "memory": "32Mi"}, "requests": {"cpu": "1m", "memory": "8Mi"}},
+                "volumeMounts": [{"name": "program", "mountPath": PROGRAM_DIRECTORY}],
+            }
+        ],
+        "containers": [
+            {
+                "name": CONTAINER,
+                "image": image,
+                "imagePullPolicy": "IfNotPresent",
+                "command": [PROGRAM, "serve", "--port", str(PORT)],
+                "env": [
+                    {"name": "AVIATO_KEY", "valueFrom": {"secretKeyRef": {"name": name, "key": KEY}}},
+                    {"name": "AVIATO_TERMINATION_LOG", "value": "/dev/termination-log"},
+                ],
+                "ports": [{"name": "aviato", "containerPort": PORT}],
+                "securityContext": security(options),
+                "resources": resources(spec, held),
+                "volumeMounts": mounts,
+            }
+        ],
+        "volumes": volumes,
+        **_placed(spec, options),
+    }
+    if spec.max_lifetime_seconds is not None:
+        body["activeDeadlineSeconds"] = math.ceil(spec.max_lifetime_seconds + options.start_seconds) + ENDS_LATER_SECONDS
+    if options.runtime_class is not None:
+        body["runtimeClassName"] = options.runtime_class
+    if options.pull_secrets:
+        body["imagePullSecrets"] = [{"name": one} for one in options.pull_secrets]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": labels(options.claim, spec),
+            "annotations": own_annotations(spec),
+            **({} if owner is None else {"ownerReferences": [owner]}),
+        },
+        "spec": body,
+    }
+
+
+def pod_security(options: ClusterOptions) -> Object:
+    """Of all its containers."""
+    if options.security == "root":
+        return {"seccompProfile": {"type": "RuntimeDefault"}}
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": UID,
+        "runAsGroup": UID,
+        "fsGroup": UID,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def security(options: ClusterOptions) -> Object:
+    """Of the container."""
+    if options.security == "restricted":
+        return _unprivileged()
+    # SETPCAP: process 1 takes from its commands what is its own.
+    own = ["SETPCAP", *ROOT_CAPABILITIES]
+    return {
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"], "add": own},
+    }
+
+
+def _unprivileged() -> Object:
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def resources(spec: SandboxSpec, held: Mapping[str, Limit]) -> Object:
+    """What a node keeps free for it, and what it may not go beyond."""
+    limits: dict[str, str] = {}
+    memory = int(held["memory"].value or 0)
+    if memory:
+        limits["memory"] = str(memory + OWN_MEMORY_BYTES)
+    if held["cpu"].value:
+        limits["cpu"] = _cores(held["cpu"].value)
+    if held["disk"].value:
+        limits["ephemeral-storage"] = str(int(held["disk"].value))
+    requests = {
+        "cpu": _cores(spec.requests.get("cpu", min(0.1, held["cpu"].value or 0.1))),
+        "memory": str(int(spec.requests.get("memory", min(memory or 64 << 20, 64 << 20)))),
+    }
+    if "disk" in spec.requests:
+        requests["ephemeral-storage"] = str(int(spec.requests["disk"]))
+    gpu = spec.limits.get("gpu", spec.requests.get("gpu"))
+    if gpu:
+        limits[_COUNTED] = str(int(gpu))
+    return {"limits": limits, "requests": requests}
+
+
+def _placed(spec: SandboxSpec, options: ClusterOptions) -> Object:
+    """Which nodes it may be on."""
+    wanted = []
+    if spec.runway_ids:
+        wanted.append({"key": options.pool_label, "operator": "In", "values": sorted(spec.runway_ids)})
+    if spec.tower_ids:
+        wanted.append({"key": "kubernetes.io/hostname", "operator": "In", "values": sorted(spec.tower_ids)})
+    if not wanted:
+        return {}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": wanted}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+
+
+def policies(claim: str, owner: Object) -> list[Object]:
+    """What holds of the network of all sandboxes of a claim: nobody comes in but by the port of process 1, with its key."""
+    private = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10", "127.0.0.0/8"]
+    out = {
+        "none": [],
+        "internet": [
+            {"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": private}}]},
+            {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]},
+        ],
+    }
+    return [
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"name": f"{claim}-network-{name}", "labels": {CLAIM: claim}, "ownerReferences": [owner]},
+            "spec": {
+                "podSelector": {"matchLabels": {CLAIM: claim, NETWORK: name}},
+                "policyTypes": ["Ingress", "Egress"],
+                "ingress": [{"ports": [{"protocol": "TCP", "port": PORT}]}],
+                "egress": egress,
+            },
+        }
+        for name, egress in out.items()
+    ]
+
+
+def claim_map(claim: str) -> Object:
+    """What all objects of a claim belong to: with it Kubernetes takes them away."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": f"{claim}-claim", "labels": {CLAIM: claim}},
+        "data": {"about": "Pods, Secrets and NetworkPolicies of the sandboxes of aviato belong to this; they go with it."},
+    }
+
+
+def owner_of(found: Object) -> Object:
+    """A reference to an object."""
+    return {
+        "apiVersion": found.get("apiVersion", "v1"),
+        "kind": found.get("kind", "ConfigMap"),
+        "name": found["metadata"]["name"],
+        "uid": found["metadata"]["uid"],
+    }
+
+
+def _sized(held: Mapping[str, Limit], name: str) -> Object:
+    value = held[name].value if name in held else None
+    return {"sizeLimit": str(int(value))} if value else {}
+
+
+def _cores(value: float) -> str:
+    return f"{max(1, round(value * 1000))}m"
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

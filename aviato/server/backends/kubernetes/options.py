@@ -1,0 +1,40 @@
+"""What a server's settings say of its cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Reach = Literal["direct", "forward"]
+Security = Literal["restricted", "root"]
+
+INIT_IMAGE = "ghcr.io/aviato-sandbox/aviato-init:latest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """Where and how pods are made.
+
+    Attributes:
+        context: of the kubeconfig; None: the pod's own account, else the current context.
+        namespace: of the pods; None: the server's own, else the context's.
+        claim: what all servers of the same sandboxes are called; pods, secrets and policies have it as a label.
+        init_image: which brings aviato-init in.
+        reach: `direct` over the pod network, `forward` through the API server.
+        security: `restricted` as Pod Security has it, or `root` inside.
+        runtime_class: of the pods.
+        pull_secrets: names of secrets with credentials of registries.
+        pool_label: the label of nodes that says in which pool one is.
+        start_seconds: how long a pod may be on its way.
+    """
+
+    context: str | None = None
+    namespace: str | None = None
+    claim: str = "aviato"
+    init_image: str = INIT_IMAGE
+    reach: Reach = "direct"
+    security: Security = "restricted"
+    runtime_class: str | None = None
+    pull_secrets: tuple[str, ...] = ()
+    pool_label: str = "aviato.dev/pool"
+    start_seconds: float = 300.0

@@ -1,0 +1,80 @@
+"""Ways to the process 1 of a pod: over the pod network, or through the API server. Whoever comes either way proves its key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal
+
+from aviato.server.backends.kubernetes.cluster import ClusterError
+from aviato.server.backends.kubernetes.objects import PORT, name_of
+from aviato.server.link.handshake import NotAuthentic, prove
+
+if TYPE_CHECKING:
+    from aviato.server.backends.kubernetes.cluster import Cluster
+    from aviato.server.backends.kubernetes.options import Reach
+    from aviato.server.backends.kubernetes.pod_state import PodState
+
+CONNECT_SECONDS = 5.0
+
+
+class NotReached(Exception):
+    """Nobody answers there now."""
+
+
+async def reach(
+    cluster: Cluster, sandbox_id: str, state: PodState, way: Reach, key: bytes
+) -> tuple[socket.socket, Literal["new", "running"]]:
+    """A connection to a process 1 that knows the key, and whether it has begun. The caller owns it.
+
+    Raises:
+        NotReached: nobody answers there, or not with the key.
+    """
+    sock = None
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            sock = await _connected(cluster, sandbox_id, state, way)
+            return sock, await prove(sock, key)
+    except (OSError, TimeoutError, ClusterError, NotAuthentic) as error:
+        _close(sock)
+        raise NotReached(str(error) or type(error).__name__) from error
+    except BaseException:
+        _close(sock)
+        raise
+
+
+async def begin(sock: socket.socket, plan: dict[str, Any]) -> None:
+    """Tell a new process 1 what to do first.
+
+    Raises:
+        OSError: it is gone.
+    """
+    data = json.dumps(plan, separators=(",", ":")).encode()
+    await asyncio.get_running_loop().sock_sendall(sock, len(data).to_bytes(4, "big") + data)
+
+
+async def _connected(cluster: Cluster, sandbox_id: str, state: PodState, way: Reach) -> socket.socket:
+    if way == "forward":
+        return await cluster.forward(name_of(sandbox_id), PORT)
+    if state.address is None:
+        raise NotReached("its pod has no address yet")
+    family = socket.AF_INET6 if ":" in state.address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        await asyncio.get_running_loop().sock_connect(sock, (state.address, PORT))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _close(sock: socket.socket | None) -> None:
+    if sock is not None:
+        with suppress(OSError):
+            sock.close()
