@@ -7,9 +7,10 @@ import base64
 import logging
 import secrets
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
-from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, SandboxSpec
 from aviato.server.backends.kubernetes import objects, plan, probe
 from aviato.server.backends.kubernetes.cluster import Cluster, ClusterError, NoCluster, NoLibrary
@@ -40,6 +41,8 @@ LOOK_SECONDS = 0.1
 IMAGE_SECONDS = 45.0
 """So long a node may try to pull again what it could not."""
 RECONNECT_SECONDS = 5.0
+LOST_SECONDS, AGAIN_SECONDS = 300.0, 0.5
+"""So long a connection that was lost is looked for: longer than a cluster takes to find that a node is gone."""
 END_SECONDS = 5.0
 """More than a kubelet takes to say that a container has ended."""
 GRACE_SECONDS = 1
@@ -271,8 +274,9 @@ class KubernetesBackend(Backend):
         except OSError as error:
             sock.close()
             raise _did_not_start(spec.sandbox_id, str(error), "start_failed") from error
+        reopen = partial(self._reopened, spec.sandbox_id)
         try:
-            return await Process1Link.connect(spec.sandbox_id, sock, self._configuration(spec))
+            return await Process1Link.connect(spec.sandbox_id, sock, self._configuration(spec), reopen=reopen)
         except SandboxGone as gone:
             raise _did_not_start(spec.sandbox_id, str(gone), "start_failed") from gone
 

@@ -34,6 +34,8 @@ MOST_FILES_BYTES = 1_000_000
 """Of a Secret."""
 OWN_MEMORY_BYTES = 16 << 20
 """What process 1 may need beside the commands."""
+NODE_SECONDS = 5
+"""After a node was found gone its pods are."""
 SHM = "shm"
 _COUNTED = "nvidia.com/gpu"
 
@@ -109,6 +111,16 @@ def pod(spec: SandboxSpec, image: str, held: Mapping[str, Limit], options: Clust
     body: Object = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
+        # Of a node that is gone a sandbox has nothing to wait for: its files and processes are gone with it.
+        "tolerations": [
+            {
+                "key": f"node.kubernetes.io/{what}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": NODE_SECONDS,
+            }
+            for what in ("unreachable", "not-ready")
+        ],
         "enableServiceLinks": False,
         "hostname": spec.host_name or spec.sandbox_id,
         "terminationGracePeriodSeconds": 1,

@@ -76,6 +76,8 @@ def state_of(pod: Object, container: str) -> PodState:
     state = found.get("state") or {}
     if (over := _ended(status, state)) is not None:
         return PodState(phase="ended", reason=over[0], message=over[1], **here)
+    if pod["metadata"].get("deletionTimestamp"):
+        return PodState(phase="ended", reason="deleted", message="its pod is being deleted", **here)
     if "running" in state:
         return PodState(phase="runs", **here)
     return _waiting(status, here)
