@@ -7,6 +7,7 @@ import base64
 import logging
 import secrets
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -248,11 +249,9 @@ class KubernetesBackend(Backend):
             if time.monotonic() > asked_events_at:
                 asked_events_at = time.monotonic() + 5.0
                 await self._warning(sandbox_id)
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
                     await pods.changed(sandbox_id)
-            except TimeoutError:
-                pass
 
     async def _warning(self, sandbox_id: str) -> str | None:
         """What the events of a pod say went wrong last."""
@@ -321,6 +320,23 @@ class KubernetesBackend(Backend):
 
     async def reconnect(self, sandbox_id: str) -> Process1Link | None:
         """See `Backend`."""
+        sock = await self._connected(sandbox_id)
+        if sock is None:
+            return None
+        reopen = partial(self._reopened, sandbox_id)
+        try:
+            link = await asyncio.wait_for(Process1Link.connect(sandbox_id, sock, reopen=reopen), RECONNECT_SECONDS)
+        except (SandboxGone, TimeoutError):
+            return None
+        self._links[sandbox_id] = link
+        return link
+
+    async def _connected(self, sandbox_id: str) -> socket.socket | None:
+        """A connection to a process 1 that runs; None if it is gone, or was never told what to do.
+
+        Raises:
+            AviatoError: that is not known now.
+        """
         state = self._live_pods().state(sandbox_id)
         if state is None or state.phase == "ended":
             return None
@@ -335,18 +351,27 @@ class KubernetesBackend(Backend):
         try:
             sock, said = await reach(cluster, sandbox_id, state, self._options.reach, key)
         except NotReached as error:
-            raise SandboxUnavailableError(
-                f"process 1 of {sandbox_id} cannot be reached: {error}", reason="unreachable"
-            ) from error
-        if said == "new":
-            sock.close()  # Its server died before it had told it anything.
-            return None
-        try:
-            link = await asyncio.wait_for(Process1Link.connect(sandbox_id, sock), RECONNECT_SECONDS)
-        except (SandboxGone, TimeoutError):
-            return None
-        self._links[sandbox_id] = link
-        return link
+            message = f"process 1 of {sandbox_id} cannot be reached: {error}"
+            raise SandboxUnavailableError(message, sandbox_id=sandbox_id, reason="unreachable") from error
+        if said == "running":
+            return sock
+        sock.close()  # Its server died before it had told it anything.
+        return None
+
+    async def _reopened(self, sandbox_id: str) -> socket.socket | None:
+        """The same after a connection was lost: tried until the pod is said to have ended, or for a long time."""
+        deadline = time.monotonic() + LOST_SECONDS
+        while self._pods is not None:
+            try:
+                return await self._connected(sandbox_id)
+            except AviatoError as error:
+                log.info("sandbox %s: %s", sandbox_id, error)
+                if time.monotonic() > deadline:
+                    return None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_SECONDS):
+                    await self._live_pods().changed(sandbox_id)
+        return None
 
     def how_ended(self, sandbox_id: str) -> str | None:
         """See `Backend`."""

@@ -29,8 +29,8 @@ def tag_labels(tags: Iterable[str]) -> dict[str, str]:
     """The labels by which a pod is found by its tags.
 
     A tag `run=7` or `wandb-run:7` is the label `tag.aviato.dev/run` or `tag.aviato.dev/wandb-run` with the value `7`, and
-    `eval` is `tag.aviato.dev/eval` without one. What cannot stand in a label becomes `-`, with an end that says which it was. Of
-    tags that have the same name the first is the label's.
+    `eval` is `tag.aviato.dev/eval` without one. What cannot stand in a label becomes `-`, with an end that says which it was.
+    Of tags that have the same name the first is the label's.
     """
     found: dict[str, str] = {}
     for tag in tags:
