@@ -71,6 +71,7 @@ class FrameType(IntEnum):
     ENDED = 39
     """JSON: the sandbox ends, and why; the last frame of a process 1."""
     DESCRIPTORS = 40
+    REPLACED = 41
     """From now on process 1 takes descriptors that come with requests; before, they are lost."""
 
 

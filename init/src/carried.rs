@@ -42,7 +42,7 @@ pub fn serve(place: &str) -> Result<(), String> {
         Err(Failure::Step(why) | Failure::Unfit(why)) => {
             report(spare, &format!("the sandbox could not be confined: {why}"), None)
         }
-        Ok(sockets) => {
+        Ok((sockets, _)) => {
             if let Ok(spare) = sys::adopt(spare) {
                 drop(spare);
             }
@@ -56,6 +56,8 @@ pub fn serve(place: &str) -> Result<(), String> {
                 groups,
                 born_filter: Vec::new(),
                 descent: None,
+                newcomers: None,
+                around: None,
             };
             drop(request);
             sys::ignore_interrupts();
@@ -85,17 +87,18 @@ fn first_connection(place: &[u8], listener: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// Those of the whole sandbox, where the engine shows them.
-fn open_groups() -> Vec<OwnedFd> {
+pub fn open_groups() -> Vec<OwnedFd> {
     let open = |path: &&[u8]| sys::open_at(AT_FDCWD, path, O_RDONLY, 0);
     GROUPS.iter().find_map(|paths| paths.iter().map(open).collect::<io::Result<_>>().ok()).unwrap_or_default()
 }
 
-/// Takes the steps; gives what tells of sockets.
-fn confined(request: &Value) -> Result<OwnedFd, Failure> {
+/// Takes the steps; gives what tells of sockets, and by what process 1 is asked, if it is.
+pub fn confined(request: &Value) -> Result<(OwnedFd, Option<OwnedFd>), Failure> {
     let lacks = |error: io::Error| Failure::Step(error.to_string());
     let root = sys::open_at(AT_FDCWD, b"/", O_PATH | O_DIRECTORY, 0).map_err(lacks)?;
     sys::change_directory(&root).map_err(lacks)?;
     let mut confinement = Confinement::new(root, true, None, hexadecimal(request.get("filter")));
     confinement.execute(request.get("plan").unwrap_or(&Value::Null))?;
-    confinement.kept(b"sockets").map_err(lacks)
+    let sockets = confinement.kept(b"sockets").map_err(lacks)?;
+    Ok((sockets, confinement.kept(b"asked").ok()))
 }

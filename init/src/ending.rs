@@ -3,6 +3,7 @@
 use crate::event_loop::Call;
 use crate::frames;
 use crate::json::{object, Value};
+use crate::networked;
 use crate::supervisor::Supervisor;
 use crate::sys;
 
@@ -168,9 +169,21 @@ impl Supervisor {
     pub fn leave_when_sent(&mut self) {
         let sent = self.connection.as_ref().map_or(true, |connection| connection.is_idle());
         if sent || self.looper.now() >= self.ending.deadline {
-            sys::exit_now(0);
+            sys::exit_now(self.exit_status());
         }
         self.looper.after(STEP_SECONDS, Call::LeaveWhenSent);
+    }
+
+    /// Over a network nobody may be there to hear why: who made the place reads this.
+    fn exit_status(&self) -> i32 {
+        match self.ending.reason {
+            _ if self.newcomers.is_none() => 0,
+            Some("lifetime") => 81,
+            Some("idle") => 82,
+            Some("orphaned") => networked::ORPHANED,
+            Some("exited" | "oom") => 84,
+            _ => 0,
+        }
     }
 
     /// Writes a line where a later server looks for the reason.

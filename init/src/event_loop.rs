@@ -32,6 +32,8 @@ pub enum Token {
     /// Of a command, by its number.
     Subreaper(u64),
     Asked,
+    /// A connection that has not proved the key, by its number.
+    Newcomer(u64),
 }
 
 impl Token {
@@ -49,6 +51,7 @@ impl Token {
             Token::Dial(number) => (10, number, 0),
             Token::Subreaper(number) => (11, number, 0),
             Token::Asked => (12, 0, 0),
+            Token::Newcomer(number) => (13, number, 0),
         };
         kind << 60 | u64::from(stream) << 56 | number
     }
@@ -67,6 +70,7 @@ impl Token {
             9 => Token::Ports,
             10 => Token::Dial(number),
             11 => Token::Subreaper(number),
+            13 => Token::Newcomer(number),
             _ => Token::Asked,
         }
     }
@@ -82,6 +86,7 @@ pub enum Call {
     HangUp,
     LeaveWhenSent,
     AcceptAgain,
+    NewcomerLate(u64),
     Reap,
     TryBlindly,
     Job(u64),
@@ -288,6 +293,7 @@ mod tests {
             Token::Output(7, 1),
             Token::Input(1 << 40),
             Token::Drain(9),
+            Token::Newcomer(1 << 50),
         ] {
             assert_eq!(Token::decode(token.encode()), token);
         }

@@ -20,6 +20,7 @@ pub const CREDIT: u8 = 37;
 pub const CLOSE: u8 = 38;
 pub const ENDED: u8 = 39;
 pub const DESCRIPTORS: u8 = 40;
+pub const REPLACED: u8 = 41;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {

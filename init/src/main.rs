@@ -27,6 +27,8 @@ mod json;
 mod killing;
 mod layer;
 mod limits;
+mod networked;
+mod newcomers;
 mod operations;
 mod output;
 mod paths;
@@ -37,6 +39,7 @@ mod probe;
 mod process_tree;
 mod programs;
 mod rest;
+mod sha256;
 mod shared_memory;
 mod spawn;
 mod subreaper;
@@ -47,6 +50,7 @@ mod zygote;
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::io::{OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -61,6 +65,8 @@ const USAGE: &str = "\
 usage: aviato-init zygote --control FD [--gives-ids] [--copy FD]
        aviato-init serve --connection FD --listener FD --note FD
        aviato-init serve --place DIRECTORY
+       aviato-init serve --port NUMBER
+       aviato-init install PATH
        aviato-init layer --into FD [--owners] [--below FD]… [--most-bytes N] [--most-files N]
                          [--gives-ids --control FD]
        aviato-init layer --adopt FD [--first-id N --ids N] [--gives-ids --control FD]
@@ -70,7 +76,8 @@ usage: aviato-init zygote --control FD [--gives-ids] [--copy FD]
 
 zygote makes sandboxes for a server, whom it hears by a socket of messages. With --gives-ids it asks to be
 mapped subordinate ids first. serve is process 1 of a sandbox that somebody else has made; with --place it
-finds there what it has to do, since container engines pass no descriptors on. layer reads one layer of an
+finds there what it has to do, since container engines pass no descriptors on; with --port the server that
+proves the key in the variable AVIATO_KEY says so over the network. install copies this program. layer reads one layer of an
 image, a tar, and makes of it a directory that overlayfs can be given; it prints JSON. With --adopt it makes
 one of what a dead sandbox has left, and prints the same. With --pack
 it writes the tar of such a directory, and JSON of what went wrong to its standard error. probe tries
@@ -94,6 +101,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let said = match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         Some(("serve", flags)) => serve(flags),
+        Some(("install", [path])) => install(path),
         Some(("zygote", flags)) => zygote(flags),
         Some(("layer", flags)) => layer(flags),
         Some(("probe", flags)) => probe(flags),
@@ -123,6 +131,9 @@ fn serve(flags: &[String]) -> Result<(), String> {
     if let Some(place) = flags.iter().position(|flag| flag == "--place").and_then(|at| flags.get(at + 1)) {
         return carried::serve(place).map_err(|why| format!("aviato-init serve: {why}"));
     }
+    if let Some(port) = flags.iter().position(|flag| flag == "--port").and_then(|at| flags.get(at + 1)) {
+        return networked::serve(port).map_err(|why| format!("aviato-init serve: {why}"));
+    }
     let given = Descriptors {
         connection: descriptor(flags, "--connection")?,
         listener: descriptor(flags, "--listener")?,
@@ -133,6 +144,8 @@ fn serve(flags: &[String]) -> Result<(), String> {
         groups: Vec::new(),
         born_filter: Vec::new(),
         descent: None,
+        newcomers: None,
+        around: None,
     };
     let began = reserve_standard_streams().and_then(|()| {
         sys::keep_capabilities();
@@ -144,6 +157,15 @@ fn serve(flags: &[String]) -> Result<(), String> {
         Ok(mut supervisor) => supervisor.run(),
         Err(error) => Err(format!("aviato-init serve: it could not begin: {error}")),
     }
+}
+
+/// Copies this program to where others start it: whole, or not at all.
+fn install(path: &str) -> Result<(), String> {
+    let failed = |error: io::Error| format!("aviato-init install {path}: {error}");
+    let beside = format!("{path}.new");
+    fs::copy("/proc/self/exe", &beside).map_err(failed)?;
+    fs::set_permissions(&beside, fs::Permissions::from_mode(0o755)).map_err(failed)?;
+    fs::rename(&beside, path).map_err(failed)
 }
 
 fn zygote(flags: &[String]) -> Result<(), String> {

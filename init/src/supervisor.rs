@@ -10,7 +10,7 @@ use crate::command::{fingerprint, Listener};
 use crate::commands::{Commands, News};
 use crate::connection::{Connection, Sent, Source, LARGE_BYTES};
 use crate::ending::Ending;
-use crate::errors::{Fields, Refused};
+use crate::errors::{Fields, Refused, Variables};
 use crate::event_loop::{Call, EventLoop, Timer, Token, STOOD_STILL_SECONDS};
 use crate::files::{Open, TreeUpload};
 use crate::frames::{self, Head, Sink};
@@ -20,7 +20,9 @@ use crate::json::{self, object, Value};
 use crate::killing::{Cancel, CancelAll, Kill, KillLost, Renew};
 use crate::limits::cgroup::Group;
 use crate::limits::{Act, Watch};
+use crate::newcomers::Newcomers;
 use crate::operations;
+use crate::paths;
 use crate::pausing::Pause;
 use crate::ports::Ports;
 use crate::process_tree::{Processes, Step};
@@ -58,6 +60,8 @@ const RECEIVED_BYTES: usize = 256 << 10;
 const KEPT_BYTES: usize = 16 << 10;
 /// So long a result that nobody has taken yet counts as use: its client may be on its way back to it.
 const RESULT_SECONDS: f64 = 60.0;
+/// Where commands work if nothing else is said.
+const USUAL_DIRECTORY: &[u8] = b"/workspace";
 const USUAL_ORPHAN_SECONDS: f64 = 600.0;
 const FIRST_LOOK_SECONDS: f64 = 0.1;
 /// Memory that nothing has needed for so long goes back to the kernel: earlier, what comes next would fetch it again.
@@ -83,6 +87,16 @@ pub struct Descriptors {
     pub born_filter: Vec<u8>,
     /// Where there are no namespaces.
     pub descent: Option<Descent>,
+    /// Where anybody can connect.
+    pub newcomers: Option<Newcomers>,
+    /// Where it was started in its image.
+    pub around: Option<Surroundings>,
+}
+
+/// What an image says of its commands, where no server knows that.
+pub struct Surroundings {
+    pub environment: Variables,
+    pub directory: Vec<u8>,
 }
 
 /// How a sandbox without namespaces knows its processes.
@@ -114,6 +128,8 @@ pub struct Supervisor {
     /// Trees on their way in, by a number of their own.
     pub trees: HashMap<u64, TreeUpload>,
     listener: OwnedFd,
+    pub newcomers: Option<Newcomers>,
+    around: Option<Surroundings>,
     ports: Option<Ports>,
     by_number: Option<ByNumber>,
     pub watch: Watch,
@@ -175,6 +191,8 @@ impl Supervisor {
             open: HashMap::new(),
             trees: HashMap::new(),
             listener: given.listener,
+            newcomers: given.newcomers,
+            around: given.around,
             ports,
             by_number,
             watch: Watch::new(given.layer, given.sockets),
@@ -281,6 +299,12 @@ impl Supervisor {
                     by_number.answer(&self.processes);
                 }
             }
+            Token::Newcomer(number) => {
+                let heard = self.newcomers.as_mut().and_then(|newcomers| newcomers.hear(number, &mut self.looper));
+                if let Some(socket) = heard {
+                    self.adopt(socket);
+                }
+            }
             Token::PortsListener | Token::Ports | Token::Dial(_) => self.ports_happened(token, events),
             Token::Case(number, which) => self.commands.case_happened(number, which, &mut self.looper),
         }
@@ -297,6 +321,11 @@ impl Supervisor {
             Call::AcceptAgain => {
                 let fd = self.listener.as_raw_fd();
                 self.looper.watch(fd, sys::EPOLLIN, Token::Listener);
+            }
+            Call::NewcomerLate(number) => {
+                if let Some(newcomers) = &mut self.newcomers {
+                    newcomers.let_go(number, &mut self.looper);
+                }
             }
             Call::TryBlindly => {
                 for (token, events) in self.looper.try_blindly() {
@@ -443,7 +472,10 @@ impl Supervisor {
 
     fn accept(&mut self) {
         match sys::accept(&self.listener) {
-            Ok(socket) => self.adopt(socket),
+            Ok(socket) => match &mut self.newcomers {
+                Some(newcomers) => newcomers.take(socket, &mut self.looper),
+                None => self.adopt(socket),
+            },
             Err(error) => {
                 if matches!(sys::number_of(&error), sys::EMFILE | sys::ENFILE | sys::ENOMEM | sys::ENOBUFS) {
                     self.looper.forget(self.listener.as_raw_fd());
@@ -455,6 +487,11 @@ impl Supervisor {
 
     /// The newest connection replaces the one before.
     fn adopt(&mut self, socket: OwnedFd) {
+        if self.newcomers.is_some() {
+            // Over a network an end says nothing: that another server has this sandbox now, its server is told.
+            self.send(Head::of(frames::REPLACED, 0), b"");
+            self.flush();
+        }
         self.close_connection();
         let number = self.next_number();
         let mut connection = match Connection::new(socket, number, &mut self.looper) {
@@ -474,7 +511,9 @@ impl Supervisor {
             ("execs", self.commands.summary()),
         ]);
         connection.send_json(frames::HELLO, &hello, 0);
-        connection.send(Head::of(frames::DESCRIPTORS, 0), b"");
+        if self.newcomers.is_none() {
+            connection.send(Head::of(frames::DESCRIPTORS, 0), b"");
+        }
         self.connection = Some(connection);
     }
 
@@ -635,8 +674,17 @@ impl Supervisor {
     }
 
     pub fn configure(&mut self, _: u16, fields: &Fields<'_>) -> Result<(), Refused> {
-        let environment = fields.variables("environment")?;
-        let working_dir = fields.text("working_dir")?;
+        let mut environment = fields.variables("environment")?;
+        let mut working_dir = fields.text("working_dir")?.to_vec();
+        if let Some(around) = &self.around {
+            let base = match fields.0.get("base_environment") {
+                Some(_) => fields.variables("base_environment")?,
+                None => Variables::new(),
+            };
+            environment = [base, around.environment.clone(), environment].concat();
+            let below = if around.directory == b"/" { USUAL_DIRECTORY } else { around.directory.as_slice() };
+            working_dir = paths::join(below, &working_dir);
+        }
         let user = fields.text_or_none("user")?.unwrap_or(b"").to_vec();
         let nice = fields.int("nice")?;
         let orphan_seconds = fields.number("orphan_timeout_seconds")?;
@@ -657,7 +705,7 @@ impl Supervisor {
         let now = self.looper.now();
         self.configured = true;
         self.commands.environment = environment;
-        self.commands.work_in(working_dir);
+        self.commands.work_in(&working_dir);
         self.commands.user = user;
         self.commands.nice = nice as i32;
         self.commands.open_files = open_files;

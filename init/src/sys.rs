@@ -307,6 +307,7 @@ const MOST_DESCRIPTORS: usize = 252;
 type ControlRoom = [u64; 2 + MOST_DESCRIPTORS / 2];
 
 extern "C" {
+    static environ: *const *mut c_char;
     fn accept4(fd: c_int, address: *mut c_void, length: *mut c_uint, flags: c_int) -> c_int;
     fn access(path: *const c_char, mode: c_int) -> c_int;
     fn chdir(path: *const c_char) -> c_int;
@@ -1297,6 +1298,26 @@ pub fn send_signal(pid: i32, number: i32) -> io::Result<()> {
 pub fn enter_fresh_uts() -> io::Result<()> {
     // SAFETY: plain call; this process has one thread.
     check(unsafe { unshare(CLONE_NEWUTS as c_int) }).map(drop)
+}
+
+/// Overwrites the value of a variable that this process was started with, where the kernel shows it.
+pub fn overwrite_variable(name: &[u8]) {
+    // SAFETY: this process has one thread and has not changed its environment, so these are the texts that it was started with,
+    // each of which ends with a zero; not more than is there is written.
+    unsafe {
+        let mut next = environ;
+        while !next.is_null() && !(*next).is_null() {
+            let text = *next;
+            let length = CStr::from_ptr(text).to_bytes().len();
+            let whole = std::slice::from_raw_parts(text.cast::<u8>(), length);
+            if whole.starts_with(name) && whole.get(name.len()) == Some(&b'=') {
+                for at in name.len() + 1..length {
+                    ptr::write_volatile(text.add(at), b'0' as c_char);
+                }
+            }
+            next = next.add(1);
+        }
+    }
 }
 
 /// Keeps what this process may from the programs that it starts.

@@ -540,7 +540,7 @@ fn confined(
 
 /// Of a sandbox without namespaces: the filter of its commands, whether signals to everyone are exact, and the calls whose number is the second
 /// argument, where it is asked about those.
-fn descent_of(descent: &Value) -> (Vec<u8>, bool, Option<Vec<i64>>) {
+pub fn descent_of(descent: &Value) -> (Vec<u8>, bool, Option<Vec<i64>>) {
     let second = match descent.get("asks") {
         Some(Value::Array(calls)) => Some(
             calls
@@ -592,12 +592,32 @@ fn begin(
     let groups = given.collect();
     crate::reserve_standard_streams().map_err(failed)?;
     sys::take_short_turns();
-    Supervisor::new(Descriptors { connection, listener, note, layer, sockets, ports, groups, born_filter, descent })
-        .map_err(failed)
+    Supervisor::new(Descriptors {
+        connection,
+        listener,
+        note,
+        layer,
+        sockets,
+        ports,
+        groups,
+        born_filter,
+        descent,
+        newcomers: None,
+        around: None,
+    })
+    .map_err(failed)
 }
 
 /// Says over the first connection why there is no sandbox, and ends.
 pub fn report(connection: RawFd, message: &str, unfit: Option<&str>) -> ! {
+    if let Ok(fd) = sys::adopt(connection) {
+        say_failed(&fd, message, unfit);
+    }
+    sys::exit_now(1)
+}
+
+/// Tells the server, which hears it before this process is gone.
+pub fn say_failed(connection: &OwnedFd, message: &str, unfit: Option<&str>) {
     let body = object([
         ("code", if unfit.is_some() { "VALIDATION".into() } else { "UNAVAILABLE".into() }),
         ("reason", unfit.unwrap_or("start_failed").into()),
@@ -606,14 +626,11 @@ pub fn report(connection: RawFd, message: &str, unfit: Option<&str>) -> ! {
         ("message", message.into()),
     ])
     .to_bytes();
-    if let Ok(fd) = sys::adopt(connection) {
-        drop(sys::write_all(&fd, &[&Head::of(frames::ERROR, 0).encode(body.len())[..], &body].concat()));
-        // The server speaks first. Gone before that, this process would be a broken pipe to it, and the report never read.
-        if sys::wait_readable(&[&fd], REPORT_MILLISECONDS)[0] {
-            drop(sys::read_some(&fd, &mut [0; 4096]));
-        }
+    drop(sys::write_all(connection, &[&Head::of(frames::ERROR, 0).encode(body.len())[..], &body].concat()));
+    // The server speaks first. Gone before that, this process would be a broken pipe to it, and the report never read.
+    if sys::wait_readable(&[connection], REPORT_MILLISECONDS)[0] {
+        drop(sys::read_some(connection, &mut [0; 4096]));
     }
-    sys::exit_now(1)
 }
 
 pub fn hexadecimal(value: Option<&Value>) -> Vec<u8> {

@@ -581,6 +581,8 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
             self._greeted(frame)
         elif frame.type == FrameType.DESCRIPTORS:
             self._takes_descriptors = True
+        elif frame.type == FrameType.REPLACED:
+            self._lose(Ended(reason="taken", message="another server has it now"))
         elif frame.type == FrameType.ENDED:
             self._lose(Ended.read(frame.payload))
         elif frame.type == FrameType.ERROR and not self._ready.done():

@@ -22,7 +22,8 @@ from aviato.server.backends.kubernetes.options import ClusterOptions
 from aviato.server.backends.kubernetes.pod_state import last_warning
 from aviato.server.backends.kubernetes.pods import Pods
 from aviato.server.backends.kubernetes.reach import NotReached, begin, reach
-from aviato.server.backends.local import bounds, filters, rules
+from aviato.server.backends.landlock import rules
+from aviato.server.backends.local import bounds, filters
 from aviato.server.backends.local import probe as local_probe
 from aviato.server.backends.local.plan import BASE_ENVIRONMENT, ONE_ID
 from aviato.server.link.link import Configuration, Process1Link, SandboxGone
@@ -79,7 +80,7 @@ class KubernetesBackend(Backend):
         self._cluster: Cluster | None = None
         self._pods: Pods | None = None
         self._owner: Object = {}
-        self._filter = b""
+        self._filters = (b"", b"")
         self._links: dict[str, Process1Link] = {}
         self._trouble: dict[str, str] = {}
         """Of pods that are on their way: what the events say."""
@@ -140,7 +141,7 @@ class KubernetesBackend(Backend):
 
     def _compile(self) -> Check:
         try:
-            self._filter = filters.compile_rules(rules.RULES)
+            self._filters = filters.compile_rules(plan.RULES), filters.compile_rules(rules.command_rules())
         except filters.FilterUnavailable as error:
             return local_probe.filter_check(str(error), error.remedy)
         return local_probe.filter_check(None, None)
@@ -269,7 +270,7 @@ class KubernetesBackend(Backend):
 
     async def _begun(self, spec: SandboxSpec, sock: socket.socket) -> Process1Link:
         try:
-            await begin(sock, plan.told(self._options.security, self._filter))
+            await begin(sock, plan.told(self._options.security, *self._filters))
         except OSError as error:
             sock.close()
             raise _did_not_start(spec.sandbox_id, str(error), "start_failed") from error

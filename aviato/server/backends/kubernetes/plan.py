@@ -9,11 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.backends.kubernetes.objects import ROOT_CAPABILITIES
-from aviato.server.backends.local import bounds, rules
+from aviato.server.backends.landlock import rules
+from aviato.server.backends.local import bounds
+from aviato.server.backends.local import rules as local
 from aviato.server.backends.local.plan import RIGHTS, Step
 
 if TYPE_CHECKING:
     from aviato.server.backends.kubernetes.options import Security
+
+RULES = (*(rule for rule in local.RULES if rule.family != "process 1"), *rules.of_same_uid())
+"""What nobody in a pod may call, its process 1 included. Commands have a second filter, as where there are no namespaces: process 1
+cannot mark what they leave behind, so each has a subreaper, which has their uid."""
 
 
 def make_plan(security: Security) -> tuple[Step, ...]:
@@ -35,15 +41,22 @@ def make_plan(security: Security) -> tuple[Step, ...]:
     return (
         *steps,
         Step("settle", (0o022,), "no new privileges, umask, undumpable"),
-        Step("filter", (rules.families(rules.RULES),), "with the runtime's profile, the system calls that nobody makes"),
+        Step("asking_filter", (local.families(RULES),), "with the runtime's profile, the system calls that nobody makes"),
     )
 
 
-def told(security: Security, compiled: bytes) -> dict[str, Any]:
+def told(security: Security, compiled: bytes, of_commands: bytes) -> dict[str, Any]:
     """What process 1 is sent first.
 
     Args:
         security: see `ClusterOptions`.
-        compiled: the filter.
+        compiled: the filter of all.
+        of_commands: the second one of commands.
     """
-    return {"plan": make_plan(security), "filter": compiled.hex(), "ports": False, "grouped": True}
+    return {
+        "plan": make_plan(security),
+        "filter": compiled.hex(),
+        "grouped": True,
+        # A signal to everyone reaches the pod alone.
+        "descent": {"filter": of_commands.hex(), "exact": True, "asks": rules.second_arguments()},
+    }

@@ -38,7 +38,7 @@ def supervisor_rules(abi: int, asks: bool = True) -> tuple[Rule, ...]:
         *kept,
         # Without namespaces there are the server, trainers and other sandboxes, all with the same uid.
         *local.tracing_of(None),
-        *local.limits_of_others("limits by number", local.ASK if asks else errno.EPERM),
+        *of_same_uid(asks),
         # Here process 1 has no use for them, and the name is the machine's.
         Rule("namespaces", ("unshare",), where=(Condition(0, local.NEWUTS, local.NEWUTS),)),
         Rule("machine", ("sethostname",)),
@@ -47,11 +47,22 @@ def supervisor_rules(abi: int, asks: bool = True) -> tuple[Rule, ...]:
         Rule("sockets", ("socket",), errno.EAFNOSUPPORT),
         Rule("sockets", ("socketpair",), errno.EAFNOSUPPORT, (Condition(0, local.UNIX + 1, None),)),
         Rule("ipc", _IPC, errno.ENOSYS),
+        # Of files that may not even be written to.
+        *([Rule("truncate", ("truncate",))] if abi < calls.TRUNCATE_ABI else []),
+    )
+
+
+def of_same_uid(asks: bool = True) -> tuple[Rule, ...]:
+    """What keeps subreapers from commands, which have the same uid.
+
+    Args:
+        asks: see `supervisor_rules`.
+    """
+    return (
+        *local.limits_of_others("limits by number", local.ASK if asks else errno.EPERM),
         # A file can be made to send any signal to any process; and with a pidfd its number is not seen.
         Rule("signals", ("fcntl",), errno.EINVAL, (Condition(1, F_SETSIG),)),
         Rule("signals", ("pidfd_send_signal",), errno.ENOSYS),
-        # Of files that may not even be written to.
-        *([Rule("truncate", ("truncate",))] if abi < calls.TRUNCATE_ABI else []),
     )
 
 

@@ -1,0 +1,55 @@
+"""Who may speak to a process 1 that anybody can connect to: whoever proves the key, to whom it proves it, too."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import os
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import socket
+
+NONCE_BYTES = 32
+CONTROL = b"c"
+_STATES: dict[bytes, Literal["new", "running"]] = {b"n": "new", b"r": "running"}
+
+
+class NotAuthentic(Exception):
+    """Whoever answers does not know the key, or the connection ended."""
+
+
+async def prove(sock: socket.socket, key: bytes, *, seconds: float = 10.0) -> Literal["new", "running"]:
+    """Prove the key over a connection, and have it proved.
+
+    Raises:
+        NotAuthentic: it was not.
+        TimeoutError: it takes too long.
+        OSError: the connection broke.
+    """
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(seconds):
+        theirs = await _read(sock, NONCE_BYTES)
+        own = os.urandom(NONCE_BYTES)
+        await loop.sock_sendall(sock, CONTROL + own + _mac(key, b"aviato server 1\0" + CONTROL + theirs + own))
+        answer = await _read(sock, 1 + hashlib.sha256().digest_size)
+    state, proof = answer[:1], answer[1:]
+    wanted = _mac(key, b"aviato process 1\0" + CONTROL + state + theirs + own)
+    if state not in _STATES or not hmac.compare_digest(proof, wanted):
+        raise NotAuthentic("who answers does not know the key")
+    return _STATES[state]
+
+
+async def _read(sock: socket.socket, count: int) -> bytes:
+    loop, found = asyncio.get_running_loop(), b""
+    while len(found) < count:
+        piece = await loop.sock_recv(sock, count - len(found))
+        if not piece:
+            raise NotAuthentic("the connection ended before the key was proved")
+        found += piece
+    return found
+
+
+def _mac(key: bytes, said: bytes) -> bytes:
+    return hmac.new(key, said, hashlib.sha256).digest()
