@@ -1,0 +1,100 @@
+"""A cluster, a namespace of its own in it, and servers whose sandboxes are pods there.
+
+Any cluster that `KUBECONFIG` names, if its nodes have the images of `images.py`; else the tests are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import aviato
+
+pytest.importorskip("kubernetes_asyncio", reason="the extra kubernetes is not installed")
+
+CLAIM = "tests"
+NAMES = ("KUBECONFIG", "AVIATO_TEST_KUBERNETES_IMAGE", "AVIATO_TEST_KUBERNETES_INIT_IMAGE")
+GIVEN = {name: os.environ[name] for name in NAMES if os.environ.get(name)}
+"""Before the tests' own environment takes their place."""
+
+
+class Namespace:
+    """A namespace, asked by kubectl: another client than ours is the oracle."""
+
+    def __init__(self, name: str, image: str, init_image: str) -> None:
+        self.name = name
+        self.image = image
+        self.init_image = init_image
+
+    def kubectl(self, *words: str, given: str | None = None, check: bool = True) -> str:
+        """What it prints."""
+        done = subprocess.run(["kubectl", "-n", self.name, *words], input=given, capture_output=True, text=True, timeout=60)
+        if check and done.returncode:
+            raise AssertionError(f"kubectl {' '.join(words)}: {done.stderr}")
+        return done.stdout
+
+    def all(self, kind: str, selector: str | None = None) -> list[dict[str, Any]]:
+        """Objects of a kind that are not the cluster's own."""
+        found = json.loads(self.kubectl("get", kind, "-o", "json", *(["-l", selector] if selector else [])))["items"]
+        return [one for one in found if not one["metadata"]["name"].startswith(("kube-root-ca", "default-token"))]
+
+    def pod(self, sandbox_id: str) -> dict[str, Any]:
+        """The pod of a sandbox."""
+        return next(one for one in self.all("pods") if one["metadata"]["labels"]["aviato.dev/sandbox"] == sandbox_id)
+
+
+@pytest.fixture(scope="session")
+def namespace() -> Iterator[Namespace]:
+    """One for this process; nothing of ours is in it at the end."""
+    missing = [name for name in NAMES if name not in GIVEN]
+    if missing:
+        pytest.skip(f"{', '.join(missing)}: not set; see tests/kubernetes/images.py")
+    made = Namespace(f"aviato-{uuid.uuid4().hex[:8]}", GIVEN[NAMES[1]], GIVEN[NAMES[2]])
+    done = subprocess.run(["kubectl", "create", "namespace", made.name], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"the cluster cannot be used: {done.stderr.strip()}")
+    try:
+        yield made
+        deadline = time.monotonic() + 30
+        while left := [one["metadata"]["name"] for kind in ("pods", "secrets") for one in made.all(kind)]:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.1)
+    finally:
+        made.kubectl("delete", "configmap", "--all", check=False)
+        subprocess.run(["kubectl", "delete", "namespace", made.name, "--wait=false"], capture_output=True)
+
+
+@pytest.fixture
+def make_kubernetes(
+    namespace: Namespace, make_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """Makes a server on the cluster, which is the one that clients ask."""
+
+    def make(**settings: Any) -> Any:
+        options: dict[str, Any] = {
+            "backend": "kubernetes",
+            "default_image": namespace.image,
+            "kubernetes_namespace": namespace.name,
+            "kubernetes_claim": f"{CLAIM}-{uuid.uuid4().hex[:8]}",
+            "kubernetes_init_image": namespace.init_image,
+        }
+        running = make_server(**options | settings)
+        monkeypatch.setenv("AVIATO_BASE_URL", running.url)
+        return running
+
+    return make
+
+
+@pytest.fixture
+def session(make_kubernetes: Callable[..., Any]) -> Iterator[aviato.Session]:
+    """A session on a server of its own."""
+    make_kubernetes()
+    with aviato.Session() as made:
+        yield made

@@ -1,0 +1,77 @@
+"""The images that the tests need on the nodes of a cluster, as files that `docker load` and its like take.
+
+`python -m tests.kubernetes.images DIRECTORY` writes them, and prints a line for each: the file, and the variable that names it
+to the tests. Where none can be made it says why, with 77.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import sys
+import tarfile
+from pathlib import Path
+
+from aviato.server.backends.local import binary
+from tests.docker.engines import debian_root
+from tests.images import debian
+
+INIT, PYTHON = "registry.local/aviato/init", "registry.local/aviato/test-python"
+PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def init_root() -> bytes:
+    """A tar of a root with aviato-init alone."""
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w") as tar:
+        entry = tarfile.TarInfo("usr/local/bin/aviato-init")
+        content = Path(binary.found()).read_bytes()
+        entry.size, entry.mode = len(content), 0o755
+        tar.addfile(entry, io.BytesIO(content))
+    return written.getvalue()
+
+
+def write(path: Path, name: str, root: bytes) -> str:
+    """Write an archive with one image of one layer.
+
+    Args:
+        path: of the archive.
+        name: of the image, without a tag.
+        root: its layer.
+
+    Returns:
+        Its whole name; the tag says what is in it.
+    """
+    layer = hashlib.sha256(root).hexdigest()
+    config = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Env": [PATH, "OF=the-image"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer}"]},
+        }
+    ).encode()
+    of_config = f"{hashlib.sha256(config).hexdigest()}.json"
+    whole = f"{name}:{layer[:12]}"
+    manifest = [{"Config": of_config, "RepoTags": [whole], "Layers": [f"{layer}/layer.tar"]}]
+    with tarfile.open(path, "w") as tar:
+        files = ((of_config, config), (f"{layer}/layer.tar", root), ("manifest.json", json.dumps(manifest).encode()))
+        for name_in, content in files:
+            entry = tarfile.TarInfo(name_in)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return whole
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    binary.renew()
+    try:
+        python_root = gzip.decompress(root) if (root := debian_root())[:2] == b"\x1f\x8b" else root
+    except debian.NoImageError as error:
+        print(error)
+        sys.exit(debian.CANNOT)
+    print(folder / "init.tar", f"AVIATO_TEST_KUBERNETES_INIT_IMAGE={write(folder / 'init.tar', INIT, init_root())}")
+    print(folder / "python.tar", f"AVIATO_TEST_KUBERNETES_IMAGE={write(folder / 'python.tar', PYTHON, python_root)}")
