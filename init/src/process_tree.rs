@@ -309,7 +309,7 @@ impl Processes {
         while above != own {
             pid = above;
             above = match self.parent(pid, true) {
-                Some(above) if above > 1 => above,
+                Some(above) if above > 1 || above == own => above,
                 // Somebody on the way up died just now; whoever is meant has another parent by the next look.
                 _ => return Ok(None),
             };
