@@ -20,6 +20,7 @@ from aviato.exceptions import (
     SandboxImageError,
     SandboxNotRunningError,
     SandboxTerminatedError,
+    SandboxUnavailableError,
 )
 from aviato.options import SandboxStatus
 
@@ -71,6 +72,9 @@ TABLE: Mapping[tuple[State, Event], State] = {
     (State.ENDED, Event.REMOVED): State.GONE,
 }
 """Every transition that there is."""
+
+TAKEN = "taken"
+"""A reason: it goes on, with another server."""
 
 _STATUS = {
     State.QUEUED: SandboxStatus.PENDING,
@@ -182,6 +186,11 @@ def ending_of(
     return lost(message or "its process 1 is gone without a word")
 
 
+def taken() -> Ending:
+    """Another server has it: for this one it is over, and nothing of it."""
+    return Ending(status=SandboxStatus.TERMINATED, reason=TAKEN, is_infrastructure=True, message="another server has it")
+
+
 def error_of_reset(sandbox_id: str, *, started: bool | None = None) -> SandboxExecutionError:
     """The error of what was under way in a sandbox that was reset; what nobody said that it had begun may have."""
     message, began = f"sandbox {sandbox_id} was reset meanwhile", started or None
@@ -190,6 +199,9 @@ def error_of_reset(sandbox_id: str, *, started: bool | None = None) -> SandboxEx
 
 def error_of(sandbox_id: str, ending: Ending, *, started: bool | None = None) -> SandboxError:
     """The error that calls on an ended sandbox raise (the table in section 2 of the public contract)."""
+    if ending.reason == TAKEN:
+        message = f"another server has sandbox {sandbox_id} now; ask again"
+        return SandboxUnavailableError(message, sandbox_id=sandbox_id, started=started, reason="server_stopping")
     why = ending.reason if ending.message is None else f"{ending.reason}: {ending.message}"
     text = f"sandbox {sandbox_id} is {ending.status} ({why})"
     if ending.reason == IMAGE_PULL_FAILED:

@@ -79,6 +79,8 @@ class SandboxSpec:
     """Pools, of which it is to be in one."""
     tower_ids: tuple[str, ...] = ()
     """Nodes, of which it is to be on one."""
+    record: str | None = field(default=None, repr=False)
+    """What another server has to know of the sandbox, for backends that have more than one; it may hold what is secret."""
     tags: tuple[str, ...] = ()
     """Its labels, for backends whose own tools show them."""
 
@@ -114,8 +116,10 @@ class Backend(ABC):
     """How long a sandbox may be on its way."""
     networks_itself: frozenset[str] = frozenset()
     """The egress modes that it brings about by its own means."""
-    loses_connections = False
-    """Whether the connection to a process 1 can be lost while that lives on."""
+    shares_sandboxes = False
+    """Whether other servers may have sandboxes of the same backend, which can be taken over."""
+    creates_at_once: int | None = None
+    """How many sandboxes may be on their way at once; None: by this machine's processors."""
     exposes_ports = False
     """Whether connections into a sandbox can be made."""
     carries_egress = False
@@ -234,6 +238,20 @@ class Backend(ABC):
             OSError: there is none (any more).
         """
         raise NotImplementedError
+
+    async def take_over(self, sandbox_id: str) -> str | None:
+        """Have a sandbox that another server made, by its own id; gives the `record` of its spec. None: there is none.
+
+        Only where `shares_sandboxes`. The other server's link ends with the reason `taken`.
+
+        Raises:
+            AviatoError: it cannot be looked for now.
+        """
+        return None
+
+    def is_taken(self, place_id: str) -> bool:
+        """Whether another server has taken a place over."""
+        return False
 
     def node_of(self, sandbox_id: str) -> str | None:
         """The node that a sandbox is on, where there is more than one."""

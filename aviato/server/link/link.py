@@ -531,7 +531,11 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
         try:
             while True:
                 self._cut(message)
-                sock = await reopen()
+                try:
+                    sock = await reopen()
+                except SandboxGone as gone:
+                    self._coming_back = None
+                    return self._lose(gone.ended)
                 if sock is None:
                     self._coming_back = None
                     return self._lose(Ended(reason="lost", message=message))

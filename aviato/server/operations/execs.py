@@ -55,6 +55,8 @@ async def run(call: Call) -> Reply:
     """Make a sandbox, run a command in it, and end it."""
     call.service.check_able()
     body: RunRequest = call.body
+    if call.service.is_one_of_several:
+        await call.service.locate(body.sandbox.sandbox_id)
     feed = await call.service.runs.start(body, call.asker, call.caller)
     left = functools.partial(call.service.runs.left, body.sandbox.sandbox_id)
     return await run_reply(call, feed, left)

@@ -52,6 +52,8 @@ class Operation:
         if self.waits:
             await call.service.ready()
         if (sandbox_id := call.variables.get("sandbox_id")) is not None:
+            if call.service.is_one_of_several:
+                await call.service.locate(sandbox_id)
             call.service.registry.check(CALLER.get(), sandbox_id)
         return await self.handler(call)
 

@@ -15,8 +15,9 @@ from aviato.exceptions import AviatoError
 from aviato.server.link.subscription import Ended, SandboxGone
 from aviato.server.service.batch_cleanup import BatchCleanup
 from aviato.server.service.commands_of_server import warm_up
+from aviato.server.service.replicas import record_text
 from aviato.server.service.specs import spec_of
-from aviato.server.states import Ending, State, ending_of, lost, not_started, start_failed
+from aviato.server.states import TAKEN, Ending, State, ending_of, lost, not_started, start_failed, taken
 from aviato.system.threads import in_thread
 from aviato.wire.images import ImagePull
 
@@ -44,6 +45,10 @@ STOP_SLACK_SECONDS = 10.0
 DESTROY_SECONDS = 20.0
 OUTPUT_SECONDS = 2.0
 MOMENT_SECONDS = 0.001
+
+
+class Taken(Exception):
+    """Another server has taken a sandbox over."""
 
 
 class Lifecycle:
@@ -121,6 +126,8 @@ class Lifecycle:
     async def _live(self, sandbox: LiveSandbox) -> None:
         try:
             ending = await self._until_ended(sandbox)
+        except Taken:
+            return self._hand_over(sandbox)
         except asyncio.CancelledError:
             if not sandbox.is_cut:
                 if sandbox.link is not None:
@@ -286,6 +293,7 @@ class Lifecycle:
             sandbox.place_id,
             host_name=sandbox.sandbox_id,
             secrets=sandbox.secrets,
+            record=record_text(sandbox.record) if self._backend.shares_sandboxes else None,
             max_lifetime_seconds=self.lifetime(sandbox),
             orphan_timeout_seconds=self._settings.orphan_timeout,
         )
@@ -303,6 +311,8 @@ class Lifecycle:
         left = None
         if sandbox.link is not link:
             return lost("it was reset")
+        if ended.reason == TAKEN:
+            raise Taken
         if ended.reason == "lost" and sandbox.asked is None:
             left = await in_thread(self._backend.how_ended, sandbox.place_id)
         await self._main.drained(sandbox, OUTPUT_SECONDS)
@@ -365,6 +375,18 @@ class Lifecycle:
             return
         if not self._registry.save(record) and not sandbox.record.for_one_run:
             await self._remember_end(sandbox, str(record.status_reason))
+        self._forget(sandbox)
+
+    def _hand_over(self, sandbox: LiveSandbox) -> None:
+        """Another server has it: let go of it, and keep nothing on record."""
+        log.info("sandbox %s: another server has it now", sandbox.sandbox_id)
+        self._ports.close(sandbox.sandbox_id)
+        self._egress.close(sandbox.sandbox_id)
+        if sandbox.link is not None:
+            sandbox.link.detach()
+        sandbox.settle(taken())
+        sandbox.tell_running()
+        self._registry.forget(sandbox.sandbox_id)
         self._forget(sandbox)
 
     def _forget(self, sandbox: LiveSandbox) -> None:

@@ -88,7 +88,15 @@ class Recovery:
         for place_id in await self._backend.place_ids():
             if place_id not in known:
                 await self._lifecycle.destroy(place_id)
+        self._unbegun.clear()
         await self._detached.clear(self._registry.live, self._registry.find_record)
+
+    async def take_up(self, record: SandboxRecord) -> None:
+        """Go on with a sandbox that another server had."""
+        self._placed.add(record.place_id or record.sandbox_id)
+        await self._take_up(record, self._resume)
+        if (unbegun := self._unbegun.pop(record.sandbox_id, None)) is not None:
+            await self._take_up(unbegun, self._queue)
 
     async def _take_up(self, record: SandboxRecord, how: Callable[[SandboxRecord], Awaitable[None]]) -> None:
         try:
@@ -156,6 +164,9 @@ class Recovery:
             record = await self._moves.finish(record)
             self._registry.save(record)
         place_id = record.place_id or record.sandbox_id
+        if self._backend.is_taken(place_id):
+            self._registry.store.forget_sandbox(record.sandbox_id)
+            return
         if place_id in self._placed:
             record = record.but(begun=True)  # So it was, or its end was remembered there.
         is_asked = record.status is SandboxStatus.TERMINATING

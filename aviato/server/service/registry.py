@@ -46,6 +46,11 @@ class Registry:
         self._unsaved[record.sandbox_id] = record
         return self._write(record.sandbox_id, record)
 
+    def forget(self, sandbox_id: str) -> None:
+        """Have nothing on record of a sandbox any more: another server has it."""
+        self._unsaved.pop(sandbox_id, None)
+        self.store.forget_sandbox(sandbox_id)
+
     def is_saved(self, sandbox_id: str) -> bool:
         """Whether all that is known of a sandbox is on record."""
         return sandbox_id not in self._unsaved

@@ -21,7 +21,7 @@ from aviato.server.callers import OPERATOR
 from aviato.server.service.images import check_image
 from aviato.server.service.limits import check_limits
 from aviato.server.service.live_sandbox import LiveSandbox, info_of
-from aviato.server.states import State
+from aviato.server.states import TAKEN, State
 from aviato.server.store import SandboxRecord
 from aviato.server.store.listing import Query
 from aviato.system.threads import in_thread
@@ -276,6 +276,7 @@ class Sandboxes:
             if sandbox.state >= State.ENDED:
                 # Its place is being taken away: that is bounded, and the answer then is its end.
                 await self._long_polls.wait(sandbox.gone, max(timeout_seconds, 1.0))
+            _check_here(sandbox)
             return self._info(sandbox, sandbox.record)
         if sandbox is None and wait is not None:
             return self._info(None, self._registry.ended(sandbox_id))
@@ -324,6 +325,7 @@ class Sandboxes:
             return self._info(None, self._registry.ended(sandbox_id))
         sandbox.ask_to_end("stopped", grace_seconds)
         await self._long_polls.wait(sandbox.gone, None)
+        _check_here(sandbox)
         return self._info(sandbox, sandbox.record)
 
     async def release(self, sandbox_id: str) -> SandboxInfo:
@@ -417,6 +419,12 @@ class Sandboxes:
         if violations:
             text = "; ".join(f"{name}: {problem}" for name, problem in violations.items())
             raise AviatoValidationError(text, field_violations=violations)
+
+
+def _check_here(sandbox: LiveSandbox) -> None:
+    """What another server has taken over has not ended."""
+    if sandbox.ending is not None and sandbox.ending.reason == TAKEN:
+        raise sandbox.error()
 
 
 def _body(request: CreateSandbox) -> str:

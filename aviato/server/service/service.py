@@ -31,6 +31,7 @@ from aviato.server.service.output.retained_results import RetainedResults
 from aviato.server.service.ports import Ports
 from aviato.server.service.recovery import Recovery
 from aviato.server.service.registry import Registry
+from aviato.server.service.replicas import Replicas
 from aviato.server.service.resets import Resets
 from aviato.server.service.run_code import CodeRunner
 from aviato.server.service.runs import Runs
@@ -79,7 +80,7 @@ class Service:
         self.long_polls = LongPolls()
         admission = Admission(
             limit=settings.max_sandboxes or capacity(room(0)),
-            in_flight_limit=CREATES_PER_CORE * (os.cpu_count() or 1),
+            in_flight_limit=backend.creates_at_once or CREATES_PER_CORE * (os.cpu_count() or 1),
             queue_bound=settings.max_queued_sandboxes,
         )
         self.slots = Slots(admission, self.registry)
@@ -123,6 +124,7 @@ class Service:
         )
         self.code = CodeRunner(self.one_shots, self.files, self.long_polls)
         self.batches = BatchRunner(self.one_shots, self.files)
+        self._replicas: Replicas | None = None
         self._opened: asyncio.Task[None] | None = None
 
     def open(self) -> None:
@@ -153,6 +155,16 @@ class Service:
         """
         if self.registry.unable is not None:
             raise self.registry.unable
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """Whether other servers may have sandboxes that this one is asked for."""
+        return self._replicas is not None
+
+    async def locate(self, sandbox_id: str) -> None:
+        """Have a sandbox here that another server of the same backend has; else nothing happens."""
+        if self._replicas is not None:
+            await self._replicas.locate(sandbox_id)
 
     def health(self) -> Health:
         """What the health route says."""
@@ -239,7 +251,7 @@ class Service:
     async def _open(self) -> None:
         try:
             await self.backend.open()
-            await Recovery(
+            recovery = Recovery(
                 self.backend,
                 self.registry,
                 self.lifecycle,
@@ -250,7 +262,10 @@ class Service:
                 self.ports,
                 self.secrets,
                 self.moves,
-            ).run()
+            )
+            await recovery.run()
+            if self.backend.shares_sandboxes:
+                self._replicas = Replicas(self.backend, self.registry, recovery)
             await in_thread(self.results.restore)
             self.runs.restore()
             self.warm_pools.serve(self.settings.warm)

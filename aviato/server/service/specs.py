@@ -22,6 +22,7 @@ def spec_of(
     *,
     host_name: str | None = None,
     secrets: Mapping[str, str] | None = None,
+    record: str | None = None,
     max_lifetime_seconds: float | None,
     orphan_timeout_seconds: float,
 ) -> SandboxSpec:
@@ -33,6 +34,7 @@ def spec_of(
         place_id: what the backend knows it by.
         host_name: what it calls itself; None: `place_id`.
         secrets: environment variables that go into no file.
+        record: for other servers.
         max_lifetime_seconds: when it ends itself.
         orphan_timeout_seconds: how long it waits for a server.
     """
@@ -42,6 +44,7 @@ def spec_of(
         image=image,
         environment=request.environment_variables,
         secrets=secrets or {},
+        record=record,
         packages=request.packages,
         working_dir=request.working_dir,
         max_lifetime_seconds=max_lifetime_seconds,

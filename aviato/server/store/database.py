@@ -150,6 +150,10 @@ class Store:
         with self._transaction():
             self._db.executemany(_UPDATE_SANDBOX, [changed_row(record) for record in records])
 
+    def forget_sandbox(self, sandbox_id: str) -> None:
+        """Another server has it on record."""
+        self._db.execute("DELETE FROM sandboxes WHERE sandbox_id = ?", (sandbox_id,))
+
     def sandbox(self, sandbox_id: str) -> SandboxRecord | None:
         """The record of a sandbox."""
         row = self._db.execute("SELECT * FROM sandboxes WHERE sandbox_id = ?", (sandbox_id,)).fetchone()

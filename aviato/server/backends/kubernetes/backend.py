@@ -7,6 +7,7 @@ import base64
 import logging
 import secrets
 import time
+import uuid
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, SandboxSpec
 from aviato.server.backends.kubernetes import objects, plan, probe
-from aviato.server.backends.kubernetes.cluster import Cluster, ClusterError, NoCluster, NoLibrary
+from aviato.server.backends.kubernetes.cluster import NOT_FOUND, Cluster, ClusterError, NoCluster, NoLibrary
 from aviato.server.backends.kubernetes.images import PodImages, pull_failed
-from aviato.server.backends.kubernetes.labels import CLAIM, SANDBOX
+from aviato.server.backends.kubernetes.labels import CLAIM, PLACE, SERVER
 from aviato.server.backends.kubernetes.limits import NOT_COUNTED, pod_limits
 from aviato.server.backends.kubernetes.options import ClusterOptions
 from aviato.server.backends.kubernetes.pod_state import last_warning
@@ -26,7 +27,8 @@ from aviato.server.backends.landlock import rules
 from aviato.server.backends.local import bounds, filters
 from aviato.server.backends.local import probe as local_probe
 from aviato.server.backends.local.plan import BASE_ENVIRONMENT, ONE_ID
-from aviato.server.link.link import Configuration, Process1Link, SandboxGone
+from aviato.server.link.link import Configuration, Ended, Process1Link, SandboxGone
+from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     import socket
@@ -47,7 +49,9 @@ LOST_SECONDS, AGAIN_SECONDS = 300.0, 0.5
 """So long a connection that was lost is looked for: longer than a cluster takes to find that a node is gone."""
 END_SECONDS = 5.0
 """More than a kubelet takes to say that a container has ended."""
-GRACE_SECONDS = 1
+SWEEP_SECONDS = 30.0
+ABANDONED_SECONDS = 300.0
+"""So long a pod that has ended is kept for its server, or for another one that is asked for it."""
 UNKEPT = (
     "network: what keeps sandboxes from it is a NetworkPolicy, which holds where the cluster's network enforces those",
     "inodes: how many files a sandbox makes is not limited",
@@ -69,7 +73,8 @@ class KubernetesBackend(Backend):
     tower_ids = None
     networks_itself = frozenset({"internet"})
     claims = True
-    loses_connections = True
+    shares_sandboxes = True
+    creates_at_once = 64
     unkept_promises = UNKEPT
 
     def __init__(self, directory: Path, *, default_image: str = DEFAULT_IMAGE, options: ClusterOptions | None = None) -> None:
@@ -81,6 +86,10 @@ class KubernetesBackend(Backend):
         self._pods: Pods | None = None
         self._owner: Object = {}
         self._filters = (b"", b"")
+        self._directory = directory / "kubernetes"
+        self._server = ""
+        """What this server calls itself to others of the claim."""
+        self._sweeper: asyncio.Task[None] | None = None
         self._links: dict[str, Process1Link] = {}
         self._trouble: dict[str, str] = {}
         """Of pods that are on their way: what the events say."""
@@ -101,17 +110,46 @@ class KubernetesBackend(Backend):
             self._owner = objects.owner_of(claim)
             for policy in objects.policies(self._options.claim, self._owner):
                 await cluster.make(cluster.path("networkpolicies", group="apis/networking.k8s.io/v1"), policy)
+            self._server = await in_thread(self._named)
             self._pods = Pods(cluster, self._options.claim)
             await self._pods.open()
         except ClusterError as error:
             await self.close()
             raise error.as_error("the backend cannot begin") from error
+        self._sweeper = asyncio.create_task(self._sweep(), name="pods of servers that are gone")
+
+    def _named(self) -> str:
+        """The same after a restart on the same state."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._directory / "server"
+        if not path.exists():
+            path.write_text(uuid.uuid4().hex)
+        return path.read_text().strip()
+
+    async def _sweep(self) -> None:
+        """Take away pods that have ended, and whose servers do not: nobody has asked for them since."""
+        seen: dict[str, float] = {}
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now = time.monotonic()
+            ended = set(self._live_pods().ended_of_others(self._server))
+            seen = {place_id: seen.get(place_id, now) for place_id in ended}
+            for place_id, since in seen.items():
+                if now - since > ABANDONED_SECONDS:
+                    try:
+                        await self._remove(place_id)
+                    except ClusterError as error:
+                        log.warning("the pod of %s cannot be removed: %s", place_id, error.message)
 
     async def close(self) -> None:
         """See `Backend`."""
         for link in self._links.values():
             link.detach()
         self._links.clear()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+            self._sweeper = None
         if self._pods is not None:
             await self._pods.close()
             self._pods = None
@@ -202,10 +240,10 @@ class KubernetesBackend(Backend):
         cluster, sandbox_id = self._live_cluster(), spec.sandbox_id
         image = self._images.current(spec.image)
         assert image.image_id is not None
-        key = secrets.token_bytes(32)
         try:
-            await cluster.make(cluster.path("secrets"), objects.secret(spec, key, self._options.claim, self._owner))
-            body = objects.pod(spec, image.image_id, self.limits(spec), self._options, self._owner)
+            body = objects.secret(spec, secrets.token_bytes(32), self._options.claim, self._server, self._owner)
+            key = _key_in(await cluster.make(cluster.path("secrets"), body))
+            body = objects.pod(spec, image.image_id, self.limits(spec), self._options, self._server, self._owner)
             self._live_pods().note(await cluster.make(cluster.path("pods"), body))
         except ClusterError as error:
             raise error.as_error("the pod could not be made", sandbox_id) from error
@@ -311,11 +349,13 @@ class KubernetesBackend(Backend):
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _label(self, spec: SandboxSpec) -> None:
-        cluster = self._live_cluster()
-        labels = objects.labels(self._options.claim, spec)
+        cluster, name = self._live_cluster(), objects.name_of(spec.sandbox_id)
+        labels = objects.labels(self._options.claim, self._server, spec)
         body = {"metadata": {"labels": labels, "annotations": objects.own_annotations(spec)}}
+        kept = {"data": {objects.RECORD: objects.text_of((spec.record or "").encode())}}
         try:
-            await cluster.ask("PATCH", cluster.path("pods", objects.name_of(spec.sandbox_id)), body, patch=True)
+            await cluster.ask("PATCH", cluster.path("secrets", name), kept, patch=True)
+            self._live_pods().note(await cluster.ask("PATCH", cluster.path("pods", name), body, patch=True))
         except ClusterError as error:
             log.warning("the pod of sandbox %s cannot be labelled: %s", spec.sandbox_id, error.message)
 
@@ -337,10 +377,13 @@ class KubernetesBackend(Backend):
 
         Raises:
             AviatoError: that is not known now.
+            SandboxGone: another server has it.
         """
         state = self._live_pods().state(sandbox_id)
         if state is None or state.phase == "ended":
             return None
+        if self.is_taken(sandbox_id):
+            raise SandboxGone(Ended(reason="taken"))
         cluster = self._live_cluster()
         try:
             found = await cluster.find(cluster.path("secrets", objects.name_of(sandbox_id)))
@@ -348,9 +391,8 @@ class KubernetesBackend(Backend):
             raise error.as_error("the key of its process 1 cannot be read", sandbox_id) from error
         if found is None:
             return None
-        key = bytes.fromhex(base64.b64decode(found["data"][objects.KEY]).decode())
         try:
-            sock, said = await reach(cluster, sandbox_id, state, self._options.reach, key)
+            sock, said = await reach(cluster, sandbox_id, state, self._options.reach, _key_in(found))
         except NotReached as error:
             message = f"process 1 of {sandbox_id} cannot be reached: {error}"
             raise SandboxUnavailableError(message, sandbox_id=sandbox_id, reason="unreachable") from error
@@ -384,22 +426,62 @@ class KubernetesBackend(Backend):
         """See `Backend`."""
         if (link := self._links.pop(sandbox_id, None)) is not None and link.ended() is None:
             link.detach()
-        cluster, name = self._live_cluster(), objects.name_of(sandbox_id)
+        if self.is_taken(sandbox_id):
+            return
         try:
-            await cluster.remove(cluster.path("pods", name), grace_seconds=0)
-            await cluster.remove(cluster.path("secrets", name))
+            await self._remove(sandbox_id)
         except ClusterError as error:
             raise error.as_error("the pod could not be removed", sandbox_id) from error
+
+    async def _remove(self, sandbox_id: str) -> None:
+        cluster, name = self._live_cluster(), objects.name_of(sandbox_id)
+        await cluster.remove(cluster.path("pods", name), grace_seconds=0)
+        await cluster.remove(cluster.path("secrets", name))
         self._live_pods().forget(sandbox_id)
 
     async def place_ids(self) -> list[str]:
         """See `Backend`."""
         cluster = self._live_cluster()
+        path, claim, pods = cluster.path("secrets"), self._options.claim, self._live_pods()
         try:
-            kept, _ = await cluster.all(cluster.path("secrets"), f"{CLAIM}={self._options.claim},{SANDBOX}")
+            kept, _ = await cluster.all(path, f"{CLAIM}={claim},{PLACE},{SERVER}={self._server}")
         except ClusterError as error:
             raise error.as_error("the sandboxes' objects cannot be listed") from error
-        return sorted({*self._live_pods().ids(), *(one["metadata"]["labels"][SANDBOX] for one in kept)})
+        own = {one for one in pods.ids() if pods.server(one) == self._server}
+        left = {one["metadata"]["labels"][PLACE] for one in kept}
+        return sorted(own | {one for one in left if not self.is_taken(one)})
+
+    # -- several servers ------------------------------------------------------------------------------------------------
+
+    def is_taken(self, place_id: str) -> bool:
+        """See `Backend`."""
+        server = None if self._pods is None else self._pods.server(place_id)
+        return server is not None and server != self._server
+
+    async def take_over(self, sandbox_id: str) -> str | None:
+        """See `Backend`."""
+        cluster, pods = self._live_cluster(), self._live_pods()
+        place_id = pods.place(sandbox_id)
+        state = None if place_id is None else pods.state(place_id)
+        if place_id is None or state is None or state.phase == "ended":
+            return None
+        name = objects.name_of(place_id)
+        try:
+            kept = await cluster.find(cluster.path("secrets", name))
+            text = None if kept is None else kept["data"].get(objects.RECORD)
+            if not text:
+                return None
+            own = {"metadata": {"labels": {SERVER: self._server}}}
+            pods.note(await cluster.ask("PATCH", cluster.path("pods", name), own, patch=True))
+        except ClusterError as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise error.as_error("the sandbox cannot be looked for", sandbox_id) from error
+        return base64.b64decode(text).decode()
+
+
+def _key_in(kept: Object) -> bytes:
+    return bytes.fromhex(base64.b64decode(kept["data"][objects.KEY]).decode())
 
 
 def _did_not_start(sandbox_id: str, why: str, reason: str) -> SandboxUnavailableError:

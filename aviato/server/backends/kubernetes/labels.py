@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PREFIX = "aviato.dev/"
-CLAIM, SANDBOX, NETWORK = f"{PREFIX}claim", f"{PREFIX}sandbox", f"{PREFIX}network"
+CLAIM, PLACE, SANDBOX = f"{PREFIX}claim", f"{PREFIX}place", f"{PREFIX}sandbox"
+SERVER, NETWORK = f"{PREFIX}server", f"{PREFIX}network"
 TAG = "tag.aviato.dev/"
 TAGS = f"{PREFIX}tags"
 """An annotation: all tags exactly, as JSON."""

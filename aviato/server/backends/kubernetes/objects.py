@@ -6,7 +6,7 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.backends.kubernetes.labels import CLAIM, NETWORK, PREFIX, SANDBOX, tag_annotation, tag_labels
+from aviato.server.backends.kubernetes.labels import CLAIM, NETWORK, PLACE, PREFIX, SANDBOX, SERVER, tag_annotation, tag_labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +25,8 @@ PROGRAM = f"{PROGRAM_DIRECTORY}/aviato-init"
 WORKSPACE = "/workspace"
 KEY = "key"
 """In a sandbox's Secret: by which its process 1 knows a server."""
+RECORD = "record"
+"""In it: what another server has to know."""
 UID = 65_532
 """Of all in a pod under `restricted` Pod Security."""
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
@@ -45,10 +47,17 @@ def name_of(sandbox_id: str) -> str:
     return f"aviato-{sandbox_id}"
 
 
-def labels(claim: str, spec: SandboxSpec) -> dict[str, str]:
-    """Of a pod."""
+def labels(claim: str, server: str, spec: SandboxSpec) -> dict[str, str]:
+    """Of a pod: `aviato.dev/sandbox` is the id that clients know, `aviato.dev/place` that of the pod.
+
+    Args:
+        claim: of all servers of the same sandboxes.
+        server: which of them has it.
+        spec: of it.
+    """
     network = "internet" if spec.network == "internet" else "none"
-    return {CLAIM: claim, SANDBOX: spec.sandbox_id, NETWORK: network, **tag_labels(spec.tags)}
+    own = {CLAIM: claim, PLACE: spec.sandbox_id, SANDBOX: spec.host_name or spec.sandbox_id, SERVER: server}
+    return {**own, NETWORK: network, **tag_labels(spec.tags)}
 
 
 def own_annotations(spec: SandboxSpec) -> dict[str, str]:
@@ -64,25 +73,28 @@ def unmountable(path: str) -> str | None:
     return "the path has a colon in it, which Kubernetes takes for its own" if ":" in path else None
 
 
-def secret(spec: SandboxSpec, key: bytes, claim: str, owner: Object) -> Object:
-    """The key of a sandbox, and the files that it finds."""
-    data = {KEY: _text(key.hex().encode())}
-    data |= {f"file-{number}": _text(file.content) for number, file in enumerate(spec.mounted_files)}
+def secret(spec: SandboxSpec, key: bytes, claim: str, server: str, owner: Object) -> Object:
+    """The key of a sandbox, what another server has to know of it, and the files that it finds."""
+    data = {KEY: text_of(key.hex().encode())}
+    if spec.record is not None:
+        data[RECORD] = text_of(spec.record.encode())
+    data |= {f"file-{number}": text_of(file.content) for number, file in enumerate(spec.mounted_files)}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
             "name": name_of(spec.sandbox_id),
-            "labels": {CLAIM: claim, SANDBOX: spec.sandbox_id},
+            "labels": {CLAIM: claim, PLACE: spec.sandbox_id, SERVER: server},
             "ownerReferences": [owner],
         },
         "type": "Opaque",
-        "immutable": True,
         "data": data,
     }
 
 
-def pod(spec: SandboxSpec, image: str, held: Mapping[str, Limit], options: ClusterOptions, owner: Object | None) -> Object:
+def pod(
+    spec: SandboxSpec, image: str, held: Mapping[str, Limit], options: ClusterOptions, server: str, owner: Object | None
+) -> Object:
     """The pod of a sandbox.
 
     Args:
@@ -90,6 +102,7 @@ def pod(spec: SandboxSpec, image: str, held: Mapping[str, Limit], options: Clust
         image: as the nodes' engines have it.
         held: its limits.
         options: of the server.
+        server: which has it.
         owner: what the pod goes with; None: nothing.
     """
     name = name_of(spec.sandbox_id)
@@ -166,7 +179,7 @@ def pod(spec: SandboxSpec, image: str, held: Mapping[str, Limit], options: Clust
         "kind": "Pod",
         "metadata": {
             "name": name,
-            "labels": labels(options.claim, spec),
+            "labels": labels(options.claim, server, spec),
             "annotations": own_annotations(spec),
             **({} if owner is None else {"ownerReferences": [owner]}),
         },
@@ -295,5 +308,6 @@ def _cores(value: float) -> str:
     return f"{max(1, round(value * 1000))}m"
 
 
-def _text(data: bytes) -> str:
+def text_of(data: bytes) -> str:
+    """As a Secret has it."""
     return base64.b64encode(data).decode("ascii")

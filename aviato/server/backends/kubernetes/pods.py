@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from aviato.server.backends.kubernetes.cluster import GONE, ClusterError
-from aviato.server.backends.kubernetes.labels import CLAIM, SANDBOX
+from aviato.server.backends.kubernetes.labels import CLAIM, PLACE, SANDBOX, SERVER
 from aviato.server.backends.kubernetes.objects import CONTAINER
 from aviato.server.backends.kubernetes.pod_state import PodState, state_of
 
@@ -33,6 +33,8 @@ class Pods:
         self._selector = f"{CLAIM}={claim}"
         self._path = cluster.path("pods")
         self._states: dict[str, PodState] = {}
+        self._servers: dict[str, str] = {}
+        self._places: dict[str, str] = {}
         self._changed: dict[str, asyncio.Event] = {}
         self._lock = threading.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -62,11 +64,27 @@ class Pods:
         return self._states.get(sandbox_id)
 
     def note(self, pod: Object) -> PodState:
-        """A pod as it was just made: what the watch says of it comes later."""
-        sandbox_id = pod["metadata"]["labels"][SANDBOX]
+        """A pod as it was just made or changed: what the watch says of it comes later."""
+        labels = pod["metadata"]["labels"]
+        place_id = labels[PLACE]
         state = state_of(pod, CONTAINER)
-        self._set(sandbox_id, state)
+        self._servers[place_id] = labels.get(SERVER, "")
+        self._places[labels.get(SANDBOX, place_id)] = place_id
+        self._set(place_id, state)
         return state
+
+    def server(self, place_id: str) -> str | None:
+        """Which server has a pod; None: there is none."""
+        return self._servers.get(place_id)
+
+    def place(self, sandbox_id: str) -> str | None:
+        """The place of a sandbox, where it has a pod."""
+        place_id = self._places.get(sandbox_id)
+        return place_id if place_id in self._states else None
+
+    def ended_of_others(self, server: str) -> list[str]:
+        """Places that have ended, of other servers than this one."""
+        return [one for one, state in self._states.items() if state.phase == "ended" and self._servers.get(one) != server]
 
     def forget(self, sandbox_id: str) -> None:
         """It was taken away."""
@@ -90,7 +108,7 @@ class Pods:
     async def _list(self) -> str:
         before = set(self._states)  # One that is made meanwhile may be in no list yet.
         found, version = await self._cluster.all(self._path, self._selector)
-        there = {pod["metadata"]["labels"].get(SANDBOX): pod for pod in found}
+        there = {pod["metadata"]["labels"].get(PLACE): pod for pod in found}
         for sandbox_id in before - there.keys():
             self._set(sandbox_id, None)
         for pod in there.values():
@@ -103,7 +121,7 @@ class Pods:
                 async for kind, pod in self._cluster.watch(self._path, self._selector, version):
                     version = str(pod["metadata"]["resourceVersion"])
                     if kind == "DELETED":
-                        sandbox_id = pod["metadata"]["labels"][SANDBOX]
+                        sandbox_id = pod["metadata"]["labels"][PLACE]
                         known = self._states.get(sandbox_id)
                         if known is not None and known.uid == pod["metadata"]["uid"]:
                             self._set(sandbox_id, None)
@@ -129,6 +147,9 @@ class Pods:
         with self._lock:
             if state is None:
                 self._states.pop(sandbox_id, None)
+                self._servers.pop(sandbox_id, None)
+                for of in [one for one, place_id in self._places.items() if place_id == sandbox_id]:
+                    del self._places[of]
             else:
                 self._states[sandbox_id] = state
             self._lock.notify_all()

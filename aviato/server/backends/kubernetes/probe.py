@@ -84,7 +84,7 @@ async def _takes_pods(cluster: Cluster, options: ClusterOptions) -> Check:
 
     image = ResolvedImage(reference="probe", kind="oci", image_id="probe")
     spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=image)
-    body = objects.pod(spec, "probe", pod_limits({}, {}), options, None)
+    body = objects.pod(spec, "probe", pod_limits({}, {}), options, "probe", None)
     try:
         await cluster.ask("POST", cluster.path("pods"), body, query={"dryRun": "All"})
     except ClusterError as error:

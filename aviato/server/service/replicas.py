@@ -1,0 +1,84 @@
+"""Sandboxes that another server of the same backend has: whoever is asked for one takes it over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from aviato.exceptions import SandboxUnavailableError
+from aviato.options import SandboxStatus
+from aviato.server.store import SandboxRecord
+
+if TYPE_CHECKING:
+    from aviato.server.backends.base import Backend
+    from aviato.server.service.recovery import Recovery
+    from aviato.server.service.registry import Registry
+
+log = logging.getLogger(__name__)
+
+
+class Replicas:
+    """Finds them, where the backend has more servers than this one.
+
+    Args:
+        backend: knows which sandboxes there are.
+        registry: of those that are here.
+        recovery: takes up what an earlier server had, as what another one has.
+    """
+
+    def __init__(self, backend: Backend, registry: Registry, recovery: Recovery) -> None:
+        self._backend = backend
+        self._registry = registry
+        self._recovery = recovery
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+
+    async def locate(self, sandbox_id: str) -> None:
+        """Have a sandbox here if it is anywhere; else nothing happens.
+
+        Raises:
+            SandboxUnavailableError: it is somewhere, and cannot be had now.
+        """
+        if self._registry.unable is not None or self._registry.find_record(sandbox_id) is not None:
+            return
+        task = self._under_way.get(sandbox_id)
+        if task is None:
+            task = self._under_way[sandbox_id] = asyncio.create_task(self._take_over(sandbox_id))
+            task.add_done_callback(lambda _: self._under_way.pop(sandbox_id, None))
+        await asyncio.shield(task)
+
+    async def _take_over(self, sandbox_id: str) -> None:
+        text = await self._backend.take_over(sandbox_id)
+        if text is None:
+            return
+        record = read_record(text)
+        if record is None or record.sandbox_id != sandbox_id:
+            raise SandboxUnavailableError(f"the record of sandbox {sandbox_id} cannot be read", sandbox_id=sandbox_id)
+        log.info("sandbox %s is taken over from another server", sandbox_id)
+        self._registry.store.add_sandbox(record)
+        await self._recovery.take_up(record)
+
+
+def record_text(record: SandboxRecord) -> str:
+    """What another server has to know of a sandbox."""
+    return json.dumps(asdict(record), separators=(",", ":"))
+
+
+def read_record(text: str) -> SandboxRecord | None:
+    """The same; None if it cannot be read."""
+    try:
+        said = json.loads(text)
+        return SandboxRecord(
+            **{
+                **said,
+                "status": SandboxStatus(said["status"]),
+                "tags": tuple(said["tags"]),
+                "unkept_promises": tuple(said["unkept_promises"]),
+                "ports": {int(port): None for port in said["ports"]},
+                "begun": True,
+            }
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None

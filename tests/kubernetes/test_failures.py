@@ -1,0 +1,195 @@
+"""What goes wrong in a cluster: typed, told apart, and nothing lost that could be kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aviato
+from aviato.rl import Task, evaluate
+from tests.kubernetes.conftest import Namespace
+
+
+def wait_until(happened: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def settings(namespace: Namespace, claim: str) -> dict[str, Any]:
+    return {
+        "backend": "kubernetes",
+        "default_image": namespace.image,
+        "kubernetes_namespace": namespace.name,
+        "kubernetes_claim": claim,
+        "kubernetes_init_image": namespace.init_image,
+    }
+
+
+def test_a_sandbox_outlives_its_server_and_is_taken_up(make_kubernetes: Callable[..., Any], namespace: Namespace) -> None:
+    server = make_kubernetes(kubernetes_claim="outlives")
+    sandbox = aviato.Sandbox.run(detached=True)
+    sandbox.write_file("f", b"kept").result()
+    running = sandbox.exec(["sh", "-c", "sleep 2; echo done"])
+    time.sleep(0.2)
+    server.stop(signal.SIGKILL)
+    server.restart(**settings(namespace, "outlives"))
+    assert running.result().stdout == "done\n"
+    again = aviato.Sandbox.from_id(sandbox.sandbox_id).result()
+    assert again.read_file("f").result() == b"kept"
+    again.stop().result()
+    assert namespace.all("pods", "aviato.dev/claim=outlives") == []
+
+
+def test_a_pod_that_is_deleted_is_the_cluster_s_failure(session: aviato.Session, namespace: Namespace) -> None:
+    sandbox = session.sandbox().wait()
+    running = sandbox.exec(["sleep", "60"])
+    time.sleep(0.2)
+    namespace.kubectl("delete", "pod", f"aviato-{sandbox.sandbox_id}", "--wait=false")
+    with pytest.raises(aviato.AviatoError) as caught:
+        running.result()
+    assert caught.value.is_infrastructure
+    assert session.sandbox().exec(["echo", "x"]).result().stdout == "x\n"
+
+
+def test_memory_that_runs_out_is_the_code_s_failure(session: aviato.Session) -> None:
+    sandbox = session.sandbox(resources={"memory": "64Mi"})
+    with pytest.raises(aviato.AviatoError) as caught:
+        sandbox.exec(["python3", "-c", "x = []\nwhile True: x.append(bytearray(1 << 20))"]).result()
+    assert not caught.value.is_infrastructure
+    assert "memory" in str(caught.value)
+
+
+def test_an_image_that_cannot_be_had(session: aviato.Session, namespace: Namespace) -> None:
+    sandbox = session.sandbox(container_image="registry.invalid/nothing:1")
+    with pytest.raises(aviato.SandboxImageError, match=r"registry\.invalid/nothing") as caught:
+        sandbox.wait().result() if hasattr(sandbox.wait(), "result") else None
+    assert caught.value.is_infrastructure
+
+
+def test_what_no_node_has_stays_pending_and_says_why(make_kubernetes: Callable[..., Any]) -> None:
+    make_kubernetes(kubernetes_start=8)
+    with aviato.Session() as session:
+        sandbox = session.sandbox(resources={"cpu": {"request": "1000"}} if False else aviato.ResourceOptions(requests={"cpu": "1000"}))
+        sandbox.start().result()
+        wait_until(lambda: "nsufficient cpu" in str(sandbox.get_status_reason() if hasattr(sandbox, "get_status_reason") else sandbox.refresh().result() or sandbox.status_reason), 8)
+        with pytest.raises(aviato.AviatoError, match="nsufficient cpu") as caught:
+            sandbox.exec(["true"]).result()
+        assert caught.value.is_infrastructure
+
+
+def test_a_quota_that_is_reached(make_kubernetes: Callable[..., Any], namespace: Namespace) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "0"}}}
+    namespace.kubectl("create", "-f", "-", given=json.dumps(quota))
+    try:
+        wait_until(lambda: "hard" in namespace.all("resourcequotas")[0].get("status", {}))
+        make_kubernetes()
+        with aviato.Session() as session, pytest.raises(aviato.AviatoError, match="quota") as caught:
+            session.sandbox().exec(["true"]).result()
+        assert caught.value.is_infrastructure
+    finally:
+        namespace.kubectl("delete", "resourcequota", "few")
+
+
+def test_its_own_end_is_told(session: aviato.Session) -> None:
+    sandbox = session.sandbox(max_lifetime_seconds=1)
+    with pytest.raises(aviato.AviatoError, match="lifetime"):
+        sandbox.exec(["sleep", "30"]).result()
+
+
+class Service:
+    """What a client knows of several servers: one address, which leads to one of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "service.sock"
+
+    def lead_to(self, server: Any) -> None:
+        new = self.path.with_suffix(".new")
+        new.symlink_to(server.url.removeprefix("unix://"))
+        new.rename(self.path)
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
+    made = Service(tmp_path)
+    monkeypatch.setenv("AVIATO_BASE_URL", f"unix://{made.path}")
+    return made
+
+
+def test_a_server_that_dies_in_the_middle_of_commands_loses_nothing(
+    make_server: Callable[..., Any], namespace: Namespace, service: Service
+) -> None:
+    """Another one takes its sandboxes over: no result is lost, and nothing runs twice."""
+    one, two = (make_server(**settings(namespace, "several")) for _ in range(2))
+    service.lead_to(one)
+    with aviato.Session() as session:
+        sandboxes = [session.sandbox() for _ in range(4)]
+        for number, sandbox in enumerate(sandboxes):
+            sandbox.write_file("f", str(number).encode()).result()
+        script = "echo begun; echo x >> runs; sleep 3; cat f; wc -l < runs"
+        running = [sandbox.exec(["sh", "-c", script]) for sandbox in sandboxes]
+        time.sleep(1)
+        service.lead_to(two)
+        one.stop(signal.SIGKILL)
+        for number, process in enumerate(running):
+            assert process.result().stdout == f"begun\n{number}1\n"
+        assert sandboxes[0].exec(["cat", "f"]).result().stdout == "0"
+    wait_until(lambda: namespace.all("pods", "aviato.dev/claim=several") == [])
+
+
+def test_two_servers_have_each_other_s_sandboxes(make_server: Callable[..., Any], namespace: Namespace, service: Service) -> None:
+    one, two = (make_server(**settings(namespace, "both")) for _ in range(2))
+    service.lead_to(one)
+    sandbox = aviato.Sandbox.run(detached=True, tags=["shared"]).wait()
+    sandbox.write_file("f", b"kept").result()
+    ask = "import aviato, sys; print(aviato.Sandbox.from_id(sys.argv[1]).result().exec(['cat', 'f']).result().stdout)"
+    for server in (two, one, two):
+        done = subprocess.run(
+            [os.environ.get("PYTHON", shutil.which("python3") or "python3") if False else __import__("sys").executable, "-c", ask, sandbox.sandbox_id],
+            env={**os.environ, "AVIATO_BASE_URL": server.url},
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout == "kept\n", done.stderr
+    assert sandbox.exec(["cat", "f"]).result().stdout == "kept"
+    sandbox.stop().result()
+    assert namespace.all("pods", "aviato.dev/claim=both") == []
+
+
+def test_a_dead_pod_is_no_verdict(session: aviato.Session, namespace: Namespace) -> None:
+    tests = "import time\nfrom solution import x\ndef test_it():\n    time.sleep(4)\n    assert x == 1\n"
+    verdict = evaluate([Task(code="x = 1\n", tests=[tests])], timeout_seconds=20)
+    wait_until(lambda: [one for one in namespace.all("pods") if one["status"]["phase"] == "Running"])
+    time.sleep(1.5)
+    for pod in namespace.all("pods"):
+        namespace.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+    outcome = verdict.result()[0]
+    assert outcome.passed is True or outcome.reward is None
+
+
+def test_a_server_may_not_make_pods(make_server: Callable[..., Any], namespace: Namespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A user of the cluster without rights: doctor and create say which are missing."""
+    namespace.kubectl("create", "serviceaccount", "nobody", check=False)
+    config = json.loads(namespace.kubectl("config", "view", "--raw", "-o", "json"))
+    config["users"][0]["user"]["as"] = f"system:serviceaccount:{namespace.name}:nobody"
+    path = tmp_path / "config"
+    path.write_text(json.dumps(config))
+    server = make_server(**settings(namespace, "forbidden"), kubernetes_context=None) if False else None
+    assert server is None
+    done = subprocess.run(
+        [__import__("sys").executable, "-m", "aviato", "doctor", "--backend", "kubernetes"],
+        env={**os.environ, "KUBECONFIG": str(path), "AVIATO_KUBERNETES_NAMESPACE": namespace.name},
+        capture_output=True,
+        text=True,
+    )
+    assert "rights" in done.stdout, done.stdout + done.stderr
