@@ -40,10 +40,11 @@ class Namespace:
             raise AssertionError(f"kubectl {' '.join(words)}: {done.stderr}")
         return done.stdout
 
-    def all(self, kind: str, selector: str | None = None) -> list[dict[str, Any]]:
-        """Objects of a kind that are not the cluster's own."""
+    def all(self, kind: str, selector: str | None = None, *, own: bool = True) -> list[dict[str, Any]]:
+        """Objects of a kind; with `own` without those that the cluster makes."""
         found = json.loads(self.kubectl("get", kind, "-o", "json", *(["-l", selector] if selector else [])))["items"]
-        return [one for one in found if not one["metadata"]["name"].startswith(("kube-root-ca", "default-token"))]
+        theirs = ("kube-root-ca", "default-token")
+        return [one for one in found if not own or not one["metadata"]["name"].startswith(theirs)]
 
     def pod(self, sandbox_id: str) -> dict[str, Any]:
         """The pod of a sandbox."""

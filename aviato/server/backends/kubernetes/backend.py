@@ -42,11 +42,12 @@ log = logging.getLogger(__name__)
 DEFAULT_IMAGE = "python:3.12-slim"
 LOOK_SECONDS = 0.1
 """How often a pod that is on its way is tried: what it says of itself comes later than it is."""
-IMAGE_SECONDS = 45.0
-"""So long a node may try to pull again what it could not."""
+IMAGE_SECONDS = 30.0
+"""So long a node may try to pull again what may come by itself."""
 RECONNECT_SECONDS = 5.0
 LOST_SECONDS, AGAIN_SECONDS = 300.0, 0.5
 """So long a connection that was lost is looked for: longer than a cluster takes to find that a node is gone."""
+LAST_WORDS_SECONDS = 1.0
 END_SECONDS = 5.0
 """More than a kubelet takes to say that a container has ended."""
 SWEEP_SECONDS = 30.0
@@ -111,7 +112,7 @@ class KubernetesBackend(Backend):
             for policy in objects.policies(self._options.claim, self._owner):
                 await cluster.make(cluster.path("networkpolicies", group="apis/networking.k8s.io/v1"), policy)
             self._server = await in_thread(self._named)
-            self._pods = Pods(cluster, self._options.claim)
+            self._pods = Pods(cluster, self._options.claim, self._has_ended)
             await self._pods.open()
         except ClusterError as error:
             await self.close()
@@ -271,8 +272,10 @@ class KubernetesBackend(Backend):
             if state.phase == "waits" and (state.is_image or state.is_final):
                 image_trouble_since = image_trouble_since or time.monotonic()
                 warning = await self._warning(sandbox_id)
-                if state.is_image and (state.is_final or time.monotonic() - image_trouble_since > IMAGE_SECONDS):
-                    raise pull_failed(image, state, warning, has_credentials=bool(self._options.pull_secrets))
+                if state.is_image:
+                    failed = pull_failed(image, state, warning, has_credentials=bool(self._options.pull_secrets))
+                    if not failed.retryable or time.monotonic() - image_trouble_since > IMAGE_SECONDS:
+                        raise failed
                 if state.is_final:
                     raise _did_not_start(sandbox_id, warning or state.message, state.reason)
             elif state.phase == "runs" or (state.node is not None and state.reason == "starting"):
@@ -415,6 +418,18 @@ class KubernetesBackend(Backend):
                 async with asyncio.timeout(AGAIN_SECONDS):
                     await self._live_pods().changed(sandbox_id)
         return None
+
+    def _has_ended(self, sandbox_id: str) -> None:
+        """A pod has: what its process 1 said last may still be on its way, and a network that is gone says nothing."""
+        if sandbox_id in self._links:
+            asyncio.get_running_loop().call_later(LAST_WORDS_SECONDS, self._let_go, sandbox_id)
+
+    def _let_go(self, sandbox_id: str) -> None:
+        link = self._links.get(sandbox_id)
+        if link is not None and link.ended() is None:
+            state = None if self._pods is None else self._pods.state(sandbox_id)
+            message = "its pod was deleted" if state is None else state.message or f"its pod has ended: {state.reason}"
+            link.let_go(Ended(reason="lost", message=message))
 
     def how_ended(self, sandbox_id: str) -> str | None:
         """See `Backend`."""

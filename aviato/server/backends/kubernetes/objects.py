@@ -34,8 +34,6 @@ ENDS_LATER_SECONDS = 60
 """After its lifetime a pod is ended by Kubernetes, if its process 1 has not ended by then."""
 MOST_FILES_BYTES = 1_000_000
 """Of a Secret."""
-OWN_MEMORY_BYTES = 16 << 20
-"""What process 1 may need beside the commands."""
 NODE_SECONDS = 5
 """After a node was found gone its pods are."""
 SHM = "shm"
@@ -223,7 +221,7 @@ def resources(spec: SandboxSpec, held: Mapping[str, Limit]) -> Object:
     limits: dict[str, str] = {}
     memory = int(held["memory"].value or 0)
     if memory:
-        limits["memory"] = str(memory + OWN_MEMORY_BYTES)
+        limits["memory"] = str(memory)
     if held["cpu"].value:
         limits["cpu"] = _cores(held["cpu"].value)
     if held["disk"].value:

@@ -13,6 +13,8 @@ from aviato.server.backends.kubernetes.objects import CONTAINER
 from aviato.server.backends.kubernetes.pod_state import PodState, state_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aviato.server.backends.kubernetes.cluster import Cluster, Object
 
 log = logging.getLogger(__name__)
@@ -26,9 +28,10 @@ class Pods:
     Args:
         cluster: which has them.
         claim: of its servers.
+        on_end: is told the place of each that ends or disappears, on the loop.
     """
 
-    def __init__(self, cluster: Cluster, claim: str) -> None:
+    def __init__(self, cluster: Cluster, claim: str, on_end: Callable[[str], None]) -> None:
         self._cluster = cluster
         self._selector = f"{CLAIM}={claim}"
         self._path = cluster.path("pods")
@@ -38,6 +41,7 @@ class Pods:
         self._changed: dict[str, asyncio.Event] = {}
         self._lock = threading.Condition()
         self._task: asyncio.Task[None] | None = None
+        self._on_end = on_end
 
     async def open(self) -> None:
         """Look at all of them, and begin to watch.
@@ -144,6 +148,7 @@ class Pods:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     def _set(self, sandbox_id: str, state: PodState | None) -> None:
+        before = self._states.get(sandbox_id)
         with self._lock:
             if state is None:
                 self._states.pop(sandbox_id, None)
@@ -155,3 +160,5 @@ class Pods:
             self._lock.notify_all()
         if (event := self._changed.pop(sandbox_id, None)) is not None:
             event.set()
+        if before is not None and before.phase != "ended" and (state is None or state.phase == "ended"):
+            self._on_end(sandbox_id)

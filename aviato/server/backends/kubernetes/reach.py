@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from aviato.server.backends.kubernetes.pod_state import PodState
 
 CONNECT_SECONDS = 5.0
+SILENCE = (
+    *((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)),
+    (socket.TCP_USER_TIMEOUT, 30_000),
+)
+"""After half a minute in which nothing comes back a connection is lost, whether something was sent or not."""
 
 
 class NotReached(Exception):
@@ -65,7 +70,7 @@ async def _connected(cluster: Cluster, sandbox_id: str, state: PodState, way: Re
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
+        for option, value in SILENCE:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
         await asyncio.get_running_loop().sock_connect(sock, (state.address, PORT))
     except BaseException:
