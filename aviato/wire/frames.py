@@ -71,8 +71,9 @@ class FrameType(IntEnum):
     ENDED = 39
     """JSON: the sandbox ends, and why; the last frame of a process 1."""
     DESCRIPTORS = 40
-    REPLACED = 41
     """From now on process 1 takes descriptors that come with requests; before, they are lost."""
+    REPLACED = 41
+    """Over a network: another server has the sandbox now; the last frame of this connection."""
 
 
 class StreamId(IntEnum):

@@ -77,12 +77,16 @@ usage: aviato-init zygote --control FD [--gives-ids] [--copy FD]
 zygote makes sandboxes for a server, whom it hears by a socket of messages. With --gives-ids it asks to be
 mapped subordinate ids first. serve is process 1 of a sandbox that somebody else has made; with --place it
 finds there what it has to do, since container engines pass no descriptors on; with --port the server that
-proves the key in the variable AVIATO_KEY says so over the network. install copies this program. layer reads one layer of an
-image, a tar, and makes of it a directory that overlayfs can be given; it prints JSON. With --adopt it makes
-one of what a dead sandbox has left, and prints the same. With --pack
-it writes the tar of such a directory, and JSON of what went wrong to its standard error. probe tries
-what sandboxes need of the kernel, and prints JSON: on the file system of an empty directory, for a uid of the
-machine (under root) and where control groups of version 2 are made.
+proves the key in the variable AVIATO_KEY says so over the network. install copies this program to a path.
+layer reads one layer of an image, a tar, and makes of it a directory that overlayfs can be given; it prints
+JSON. With --adopt it makes one of what a dead sandbox has left, and prints the same. With --pack it writes
+the tar of such a directory, and JSON of what went wrong to its standard error. probe tries what sandboxes
+need of the kernel, and prints JSON: on the file system of an empty directory, for a uid of the machine
+(under root) and where control groups of version 2 are made.
+
+serve --port has no note. It ends with 0 where it was stopped, 81 at the end of its lifetime, 82 unused, 83
+where no server came, 84 with its main command, and 85 where the plan failed; the reason of that stands in
+its standard error and in the file that the variable AVIATO_TERMINATION_LOG names.
 
 Each FD is a descriptor that it is started with:
   --control     a socket of messages to a server

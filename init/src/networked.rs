@@ -38,17 +38,16 @@ const FAILED: i32 = 85;
 pub fn serve(port: &str) -> Result<(), String> {
     let failed = |error: io::Error| format!("port {port}: {error}");
     sys::control(sys::PR_SET_DUMPABLE, 0).map_err(failed)?; // First: nobody inside reads the key.
-    let key = hexadecimal(env::var_os(KEY).map(|text| Value::Text(text.into_vec())).as_ref());
+    let key = key_in(env::var_os(KEY).map(OsStringExt::into_vec));
     sys::overwrite_variable(KEY.as_bytes());
-    if key.len() != KEY_BYTES {
-        return Err(format!("{KEY} has to be {KEY_BYTES} bytes in hexadecimal digits"));
-    }
+    let key = key.ok_or_else(|| format!("{KEY} has to be {KEY_BYTES} bytes in hexadecimal digits"))?;
     let log = env::var_os(TERMINATION_LOG)
         .and_then(|path| std::fs::OpenOptions::new().append(true).open(path).map_err(|_| ()).ok());
     let around = surroundings();
     crate::reserve_standard_streams().map_err(failed)?;
     let listener = newcomers::listen(port.parse().map_err(|_| format!("{port} is no port"))?).map_err(failed)?;
     sys::never_block(&listener).map_err(failed)?;
+    let note = sys::make_memory_file().map_err(failed)?; // Nobody reads it: its exit status says how it ended.
     let (connection, request) = first(&listener, &key);
     let grouped = request.get("grouped") == Some(&Value::Bool(true));
     let groups = if grouped { carried::open_groups() } else { Vec::new() };
@@ -73,7 +72,7 @@ pub fn serve(port: &str) -> Result<(), String> {
     let given = Descriptors {
         connection,
         listener,
-        note: sys::make_memory_file().map_err(failed)?,
+        note,
         layer: None,
         sockets: Some(sockets),
         ports: None,
@@ -89,6 +88,12 @@ pub fn serve(port: &str) -> Result<(), String> {
         Ok(mut supervisor) => supervisor.run(),
         Err(error) => Err(format!("it could not begin: {error}")),
     }
+}
+
+/// Nothing but a key: what is read for less than it says could be guessed.
+fn key_in(text: Option<Vec<u8>>) -> Option<Vec<u8>> {
+    let text = text.filter(|text| text.len() == 2 * KEY_BYTES && text.iter().all(u8::is_ascii_hexdigit))?;
+    Some(hexadecimal(Some(&Value::Text(text))))
 }
 
 /// What the image says of its commands.
@@ -167,4 +172,20 @@ fn read_whole(socket: &OwnedFd, size: usize) -> io::Result<Vec<u8>> {
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_all_of_its_digits() {
+        assert_eq!(key_in(Some(b"0aF1".repeat(16))), Some([0x0a, 0xf1].repeat(16)));
+        for wrong in
+            [b"0".repeat(63), b"0".repeat(65), b"0g".repeat(32), b"".to_vec(), [&b"0".repeat(63)[..], b"\n"].concat()]
+        {
+            assert_eq!(key_in(Some(wrong)), None);
+        }
+        assert_eq!(key_in(None), None);
+    }
 }

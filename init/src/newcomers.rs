@@ -7,7 +7,7 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
-use crate::event_loop::{Call, EventLoop, Token};
+use crate::event_loop::{Call, EventLoop, Timer, Token};
 use crate::sha256::{are_same, hmac, DIGEST_BYTES};
 use crate::sys;
 
@@ -53,9 +53,14 @@ impl Newcomer {
         sys::never_block(&socket)?;
         let stream = TcpStream::from(socket);
         stream.set_nodelay(true)?;
+        let socket = OwnedFd::from(stream);
+        sys::keep_alive(&socket)?;
         let mut nonce = [0; NONCE_BYTES];
         sys::random(&mut nonce);
-        let socket = OwnedFd::from(stream);
+        if nonce == [0; NONCE_BYTES] {
+            // The kernel gives none. An answer to what is known beforehand would prove nothing.
+            return Err(io::ErrorKind::Other.into());
+        }
         if sys::write_some(&socket, &nonce)? != NONCE_BYTES {
             return Err(io::ErrorKind::WriteZero.into());
         }
@@ -92,7 +97,8 @@ impl Newcomer {
 /// All that have not proved the key yet, while a sandbox runs.
 pub struct Newcomers {
     key: Vec<u8>,
-    waiting: BTreeMap<u64, Newcomer>,
+    /// With what ends their time: kept for all who went before, those would be memory that anybody can have this process use.
+    waiting: BTreeMap<u64, (Newcomer, Timer)>,
     count: u64,
 }
 
@@ -109,34 +115,31 @@ impl Newcomers {
         };
         if self.waiting.len() >= MOST {
             let oldest = self.waiting.keys().next().copied();
-            oldest.into_iter().for_each(|number| self.let_go(number, looper));
+            oldest.into_iter().for_each(|number| drop(self.let_go(number, looper)));
         }
         self.count += 1;
         looper.watch(newcomer.socket.as_raw_fd(), sys::EPOLLIN, Token::Newcomer(self.count));
-        looper.after(PATIENCE_SECONDS, Call::NewcomerLate(self.count));
-        self.waiting.insert(self.count, newcomer);
+        let timer = looper.after(PATIENCE_SECONDS, Call::NewcomerLate(self.count));
+        self.waiting.insert(self.count, (newcomer, timer));
     }
 
     /// Hears one; gives its connection once it has proved the key.
     pub fn hear(&mut self, number: u64, looper: &mut EventLoop) -> Option<OwnedFd> {
-        match self.waiting.get_mut(&number)?.hear(&self.key, true) {
+        match self.waiting.get_mut(&number)?.0.hear(&self.key, true) {
             Progress::Waits => None,
             Progress::Refused => {
-                self.let_go(number, looper);
+                drop(self.let_go(number, looper));
                 None
             }
-            Progress::Proved => {
-                let newcomer = self.waiting.remove(&number)?;
-                looper.forget(newcomer.socket.as_raw_fd());
-                Some(newcomer.socket)
-            }
+            Progress::Proved => self.let_go(number, looper),
         }
     }
 
-    /// One takes too long.
-    pub fn let_go(&mut self, number: u64, looper: &mut EventLoop) {
-        if let Some(newcomer) = self.waiting.remove(&number) {
-            looper.forget(newcomer.socket.as_raw_fd());
-        }
+    /// Hears one no longer; gives its socket.
+    pub fn let_go(&mut self, number: u64, looper: &mut EventLoop) -> Option<OwnedFd> {
+        let (newcomer, timer) = self.waiting.remove(&number)?;
+        looper.cancel(timer);
+        looper.forget(newcomer.socket.as_raw_fd());
+        Some(newcomer.socket)
     }
 }

@@ -324,7 +324,7 @@ impl Supervisor {
             }
             Call::NewcomerLate(number) => {
                 if let Some(newcomers) = &mut self.newcomers {
-                    newcomers.let_go(number, &mut self.looper);
+                    drop(newcomers.let_go(number, &mut self.looper));
                 }
             }
             Call::TryBlindly => {
@@ -491,6 +491,9 @@ impl Supervisor {
             // Over a network an end says nothing: that another server has this sandbox now, its server is told.
             self.send(Head::of(frames::REPLACED, 0), b"");
             self.flush();
+            if let Some(connection) = &mut self.connection {
+                connection.hear_out(&mut self.received);
+            }
         }
         self.close_connection();
         let number = self.next_number();

@@ -2106,6 +2106,18 @@ pub fn message_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((owned(fds[0])?, owned(fds[1])?))
 }
 
+/// Has the kernel find out within half a minute that the other side of a connection is gone without a word.
+pub fn keep_alive(fd: &OwnedFd) -> io::Result<()> {
+    const OF_TCP: c_int = 6;
+    // SO_KEEPALIVE; TCP_KEEPIDLE and TCP_KEEPINTVL in seconds, TCP_KEEPCNT.
+    for (level, name, value) in [(SOL_SOCKET, 9, 1), (OF_TCP, 4, 10), (OF_TCP, 5, 5), (OF_TCP, 6, 4)] {
+        let value: c_int = value;
+        // SAFETY: the value is an int.
+        check(unsafe { setsockopt(fd.as_raw_fd(), level, name, &value, 4) })?;
+    }
+    Ok(())
+}
+
 /// What tells of the sockets of this network namespace; where there is no such thing, a descriptor that tells nothing.
 pub fn open_diagnosis() -> io::Result<OwnedFd> {
     // SAFETY: plain call.

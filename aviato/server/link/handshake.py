@@ -17,11 +17,28 @@ _STATES: dict[bytes, Literal["new", "running"]] = {b"n": "new", b"r": "running"}
 
 
 class NotAuthentic(Exception):
-    """Whoever answers does not know the key, or the connection ended."""
+    """Whoever answers does not know the key, or the connection ended.
+
+    Attributes:
+        wrong_key: it has answered, and wrongly. Else the connection ended before: process 1 says nothing to who proves the wrong
+            key, and is not there yet, or no more, behind what listens in its place.
+    """
+
+    def __init__(self, message: str, *, wrong_key: bool) -> None:
+        super().__init__(message)
+        self.wrong_key = wrong_key
 
 
 async def prove(sock: socket.socket, key: bytes, *, seconds: float = 10.0) -> Literal["new", "running"]:
-    """Prove the key over a connection, and have it proved.
+    """Prove the key over a connection, and have it proved. Not a byte behind that is read.
+
+    Args:
+        sock: connected, and does not block; the caller closes it.
+        key: of the sandbox.
+        seconds: for all of it.
+
+    Returns:
+        Whether process 1 waits for its plan, or runs.
 
     Raises:
         NotAuthentic: it was not.
@@ -37,7 +54,7 @@ async def prove(sock: socket.socket, key: bytes, *, seconds: float = 10.0) -> Li
     state, proof = answer[:1], answer[1:]
     wanted = _mac(key, b"aviato process 1\0" + CONTROL + state + theirs + own)
     if state not in _STATES or not hmac.compare_digest(proof, wanted):
-        raise NotAuthentic("who answers does not know the key")
+        raise NotAuthentic("who answers does not know the key", wrong_key=True)
     return _STATES[state]
 
 
@@ -46,7 +63,7 @@ async def _read(sock: socket.socket, count: int) -> bytes:
     while len(found) < count:
         piece = await loop.sock_recv(sock, count - len(found))
         if not piece:
-            raise NotAuthentic("the connection ended before the key was proved")
+            raise NotAuthentic("the connection ended before the key was proved", wrong_key=False)
         found += piece
     return found
 
