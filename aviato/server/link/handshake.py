@@ -20,8 +20,8 @@ class NotAuthentic(Exception):
     """Whoever answers does not know the key, or the connection ended.
 
     Attributes:
-        wrong_key: it has answered, and wrongly. Else the connection ended before: process 1 says nothing to who proves the wrong
-            key, and is not there yet, or no more, behind what listens in its place.
+        wrong_key: it has answered, and wrongly. Else the connection ended before, as where process 1 does not believe the server,
+            or is not there behind what listens in its place.
     """
 
     def __init__(self, message: str, *, wrong_key: bool) -> None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from aviato.server.backends.kubernetes.options import Security
 
 RULES = (*(rule for rule in local.RULES if rule.family != "process 1"), *rules.of_same_uid())
-"""What nobody in a pod may call, its process 1 included. Commands have a second filter, as where there are no namespaces:
-process 1 cannot mark what they leave behind, so each has a subreaper, which has their uid."""
+"""What nobody in a pod may call, its process 1 included. Commands have a second filter, as without namespaces: process 1
+cannot mark what they leave behind, so each has a subreaper, which has their uid."""
 
 
 def make_plan(security: Security) -> tuple[Step, ...]:

