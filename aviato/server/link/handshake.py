@@ -20,7 +20,7 @@ class NotAuthentic(Exception):
     """Whoever answers does not know the key, or the connection ended.
 
     Attributes:
-        wrong_key: it has answered, and wrongly. Else the connection ended before, as where process 1 does not believe the server,
+        wrong_key: it has answered, and wrongly. Else the connection ended before, as where process 1 does not believe it,
             or is not there behind what listens in its place.
     """
 
