@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import suppress
+from typing import Self
 
 import pytest
 
-from aviato.server.link.handshake import prove
+from aviato.server.link.handshake import NotAuthentic, prove
 from aviato.server.link.link import Configuration, ExecSpec, Process1Link, SandboxGone
 from aviato.wire.frames import FrameType
 from tests.protocol.networked import Place, place
@@ -32,6 +33,12 @@ class Way:
         self.cuts = 0
         self._open: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cut()
 
     async def dial(self) -> socket.socket:
         """A connection that can be cut."""
@@ -69,9 +76,13 @@ async def linked(there: Place, way: Way) -> Process1Link:
     """The link of a server that knows how to come back."""
 
     async def reopen() -> socket.socket:
-        sock = await way.dial()
-        assert await prove(sock, there.key) == "running"
-        return sock
+        while True:
+            sock = await way.dial()
+            try:
+                assert await prove(sock, there.key) == "running"
+                return sock
+            except (NotAuthentic, OSError):
+                sock.close()  # It was cut off, too.
 
     (await there.begun()).close()  # It has its plan, and no server.
     return await Process1Link.connect("sb", await reopen(), Configuration.of(CONFIGURATION), reopen=reopen)
@@ -98,8 +109,7 @@ async def read(link: Process1Link, exec_id: str, script: str) -> tuple[bytes, li
 
 
 async def test_commands_go_on_over_cuts() -> None:
-    async with place() as there:
-        way = Way(there)
+    async with place() as there, Way(there) as way:
         link = await linked(there, way)
         scripts = [COUNT.replace("runs", f"runs{number}") for number in range(3)]
         reading = [asyncio.create_task(read(link, f"ex-{number}", script)) for number, script in enumerate(scripts)]
@@ -114,8 +124,7 @@ async def test_commands_go_on_over_cuts() -> None:
 
 
 async def test_what_has_no_place_to_go_on_from_is_told() -> None:
-    async with place() as there:
-        way = Way(there)
+    async with place() as there, Way(there) as way:
         link = await linked(there, way)
         await link.make_directory("/tmp/there")
         cut = asyncio.create_task(way.cut())
@@ -134,8 +143,7 @@ async def test_what_has_no_place_to_go_on_from_is_told() -> None:
 
 
 async def test_results_that_were_confirmed_are_forgotten_though_the_word_was_lost() -> None:
-    async with place() as there:
-        way = Way(there)
+    async with place() as there, Way(there) as way:
         link = await linked(there, way)
         assert (await read(link, "ex-1", "echo on"))[0] == b"on\n"
         await way.cut()  # With the confirmation on its way, or not.

@@ -14,6 +14,16 @@ EXAMPLES = {
     "port": ("8080", 8080),
     "state_dir": ("/tmp/x", "/tmp/x"),
     "backend": ("landlock", "landlock"),
+    "kubernetes_context": ("c", "c"),
+    "kubernetes_namespace": ("n", "n"),
+    "kubernetes_claim": ("team-a", "team-a"),
+    "kubernetes_init_image": ("registry.example.org/init:1", "registry.example.org/init:1"),
+    "kubernetes_reach": ("forward", "forward"),
+    "kubernetes_security": ("root", "root"),
+    "kubernetes_runtime_class": ("gvisor", "gvisor"),
+    "kubernetes_pull_secret": ("a,b", ("a", "b")),
+    "kubernetes_pool_label": ("example.org/pool", "example.org/pool"),
+    "kubernetes_start": ("60", 60.0),
     "docker_host": ("unix:///run/docker.sock", "unix:///run/docker.sock"),
     "default_image": ("python:3.13", "python:3.13"),
     "api_key_file": ("/k", "/k"),
@@ -67,6 +77,8 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
         "secrets_dir": "/other",
         "state_dir": "/other",
         "backend": "local",
+        "kubernetes_reach": "direct",
+        "kubernetes_security": "restricted",
         "egress_allow_cidr": "192.168.0.0/16",
         "allowed_host": "a.b",
     }
@@ -96,10 +108,11 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
         ("registry_mirror", "hub=mirror.example.org"), ("registry_mirror", "docker.io=http://mirror.example.org"),
         ("registry_mirror", "docker.io=https://user:key@example.org"), ("registry_mirror", "docker.io/library=m.example.org"),
         ("secrets_dir", "relative"), ("socket_fd", "1"),
-        ("backend", "podman"), ("backend", "kubernetes"), ("backend", ""), ("backend", "Local"), ("state_dir", "relative"),
+        ("backend", "podman"), ("backend", "nomad"), ("backend", ""), ("backend", "Local"), ("state_dir", "relative"),
         ("state_dir", "~/state"), ("max_sandboxes", "many"), ("max_sandboxes", ""), ("max_queued_sandboxes", "-1"),
         ("run_code_concurrency", "0"), ("orphan_timeout", "0"), ("record_retention", "soon"), ("max_detached_lifetime", "0"),
-        ("sandbox_uid_base", "0"), ("sandbox_uid_base", "4294967295"),
+        ("kubernetes_claim", "A_b"), ("kubernetes_reach", "proxy"), ("kubernetes_security", "privileged"),
+        ("kubernetes_start", "0"), ("sandbox_uid_base", "0"), ("sandbox_uid_base", "4294967295"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_said_by_the_name_that_its_giver_knows(name, value, tmp_path):
@@ -123,7 +136,7 @@ def test_a_wrong_value_is_said_by_the_name_that_its_giver_knows(name, value, tmp
 def test_the_backends_are_named():
     with pytest.raises(
         AviatoValidationError,
-        match="AVIATO_BACKEND is 'podman': there is no such backend; there are 'docker', 'landlock', 'local'",
+        match="AVIATO_BACKEND is 'podman': there is no such backend; there are 'docker', 'kubernetes', 'landlock', 'local'",
     ):
         load({}, {"AVIATO_BACKEND": "podman"})
 

@@ -125,6 +125,8 @@ class Service:
         self.code = CodeRunner(self.one_shots, self.files, self.long_polls)
         self.batches = BatchRunner(self.one_shots, self.files)
         self._replicas: Replicas | None = None
+        self.is_one_of_several = False
+        """Whether other servers may have sandboxes that this one is asked for."""
         self._opened: asyncio.Task[None] | None = None
 
     def open(self) -> None:
@@ -155,11 +157,6 @@ class Service:
         """
         if self.registry.unable is not None:
             raise self.registry.unable
-
-    @property
-    def is_one_of_several(self) -> bool:
-        """Whether other servers may have sandboxes that this one is asked for."""
-        return self._replicas is not None
 
     async def locate(self, sandbox_id: str) -> None:
         """Have a sandbox here that another server of the same backend has; else nothing happens."""
@@ -266,6 +263,7 @@ class Service:
             await recovery.run()
             if self.backend.shares_sandboxes:
                 self._replicas = Replicas(self.backend, self.registry, recovery)
+                self.is_one_of_several = True
             await in_thread(self.results.restore)
             self.runs.restore()
             self.warm_pools.serve(self.settings.warm)
