@@ -78,7 +78,7 @@ def test_an_image_that_cannot_be_had(session: aviato.Session, namespace: Namespa
 
 
 def test_what_no_node_has_stays_pending_and_says_why(make_kubernetes: Callable[..., Any]) -> None:
-    make_kubernetes(kubernetes_start=8)
+    make_kubernetes(kubernetes_start=20)
     with aviato.Session() as session:
         sandbox = session.sandbox(resources=aviato.ResourceOptions(requests={"cpu": "1000"}))
         sandbox.start().result()
@@ -87,7 +87,7 @@ def test_what_no_node_has_stays_pending_and_says_why(make_kubernetes: Callable[.
             assert sandbox.get_status() == "pending"
             return str(sandbox.status_reason)
 
-        wait_until(lambda: "nsufficient cpu" in why(), 8)
+        wait_until(lambda: "nsufficient cpu" in why(), 15)
         with pytest.raises(aviato.AviatoError, match="nsufficient cpu") as caught:
             sandbox.exec(["true"]).result()
         assert caught.value.is_infrastructure
