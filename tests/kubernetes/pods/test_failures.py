@@ -17,7 +17,7 @@ import pytest
 
 import aviato
 from aviato.rl import Task, evaluate
-from tests.kubernetes.conftest import Namespace
+from tests.kubernetes.pods.conftest import Namespace
 
 
 def wait_until(happened: Callable[[], object], seconds: float = 30) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import aviato
 from aviato.rl import Task, evaluate
-from tests.kubernetes.conftest import Namespace
+from tests.kubernetes.pods.conftest import Namespace
 
 
 def test_commands(session: aviato.Session) -> None:
@@ -160,7 +160,7 @@ def test_verdicts(session: aviato.Session) -> None:
 
 def test_the_example(make_kubernetes: Callable[..., Any]) -> None:
     make_kubernetes()
-    example = Path(__file__).parents[2] / "examples" / "rl_training" / "reward_function.py"
+    example = Path(__file__).parents[3] / "examples" / "rl_training" / "reward_function.py"
     done = subprocess.run([sys.executable, "-W", "error", example], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert "Pass rate: 3/5" in done.stdout and "UNEXPECTED" not in done.stdout

@@ -56,7 +56,7 @@ def namespace() -> Iterator[Namespace]:
     """One for this process; nothing of ours is in it at the end."""
     missing = [name for name in NAMES if name not in GIVEN]
     if missing:
-        pytest.skip(f"{', '.join(missing)}: not set; see tests/kubernetes/images.py")
+        pytest.skip(f"{', '.join(missing)}: not set; see tests/kubernetes/pods/images.py")
     made = Namespace(f"aviato-{uuid.uuid4().hex[:8]}", GIVEN[NAMES[1]], GIVEN[NAMES[2]])
     done = subprocess.run(["kubectl", "create", "namespace", made.name], capture_output=True, text=True)
     if done.returncode:
