@@ -30,7 +30,7 @@ def around(**changes):
     return Surroundings(**{"kernel": (6, 8), "root": False, **changes})
 
 
-GOOD = {"user_namespaces": OK, "id_map": OK, "mounts": OK, "network": OK, "proc": OK, "overlay": OK}
+GOOD = {"user_namespaces": OK, "id_map": OK, "mounts": OK, "network": OK, "root": OK, "proc": OK, "overlay": OK}
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,24 @@ GOOD = {"user_namespaces": OK, "id_map": OK, "mounts": OK, "network": OK, "proc"
         ({**GOOD, "id_map": bad(errno.EPERM, "map")}, around(apparmor_restricts=1), "user id map", probe.APPARMOR),
         ({**GOOD, "proc": bad(errno.EPERM)}, around(container=container.DOCKER), "own /proc", container.DOCKER.remedy),
         ({**GOOD, "proc": bad(errno.EPERM)}, around(container=container.KUBERNETES), "own /proc", container.KUBERNETES.remedy),
+        (
+            {**GOOD, "root": bad(errno.EPERM)},
+            around(container=container.KUBERNETES),
+            "root directory",
+            container.KUBERNETES.remedy,
+        ),
+        (
+            {"user_namespaces": bad(errno.EPERM)},
+            around(userns_clone=0, container=container.KUBERNETES),
+            "user namespaces",
+            f"on its node: {probe.USERNS_CLONE}",
+        ),
+        (
+            {**GOOD, "mounts": bad(errno.EACCES)},
+            around(apparmor_restricts=1, container=container.KUBERNETES),
+            "mounts in a user namespace",
+            f"on its node: {probe.APPARMOR_OF_CONTAINERS}",
+        ),
         ({**GOOD, "filters": bad(errno.EINVAL)}, around(), "seccomp", "use a kernel with CONFIG_SECCOMP_FILTER"),
         (GOOD, around(kernel=(4, 18)), "kernel", "use Linux 5.3 or newer"),
     ],

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(shutil.which("unshare") is None, reason="no unsh
 
 UID = 1_950_000_000
 IN = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
-ALL = ("user_namespaces", "id_map", "mounts", "filters", "network", "proc", "overlay")
+ALL = ("user_namespaces", "id_map", "mounts", "filters", "network", "root", "proc", "overlay")
 SITUATIONS = {
     "here": ([], {}),
     "no user namespaces are left": ([*IN, 'echo 0 > /proc/sys/user/max_user_namespaces; "$@"', "sh"], {"user_namespaces": 28}),
@@ -30,6 +30,7 @@ ORACLES = {
     "user_namespaces": ["--user"],
     "mounts": ["--user", "--map-root-user", "--mount"],
     "network": ["--user", "--map-root-user", "--net"],
+    "root": ["--user", "--map-root-user", "--mount"],
     "proc": ["--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc"],
 }
 

@@ -23,17 +23,33 @@ class Container:
         remedy: the line that allows user namespaces in it, or the words that nothing does.
         proc_remedy: the same for a /proc of which parts are masked; empty is `remedy`.
         ids_remedy: the same for root of a user namespace that has one id; empty is the usual one.
+        state_remedy: how it gets a directory for sandboxes on a disk; empty is the usual line.
+        machine: where the settings of its kernel can be changed; empty is in it.
     """
 
     name: str
     remedy: str
     proc_remedy: str = ""
     ids_remedy: str = ""
+    state_remedy: str = ""
+    machine: str = ""
 
 
 KUBERNETES = Container(
     name="a Kubernetes pod",
-    remedy="securityContext: {seccompProfile: {type: Unconfined}, appArmorProfile: {type: Unconfined}, procMount: Unmasked}",
+    # A whole /proc can be asked for (procMount: Unmasked) in pods with user namespaces of their own alone: start-server, of the
+    # project's image, mounts one.
+    remedy=(
+        "in its container: {command: [start-server], securityContext: {runAsUser: 0, "
+        "capabilities: {drop: [ALL], add: [CHOWN, DAC_OVERRIDE, SETFCAP, SETGID, SETPCAP, SETUID, SYS_ADMIN]}, "
+        "seccompProfile: {type: Unconfined}, appArmorProfile: {type: Unconfined}}}, "
+        "as deploy/kubernetes/overlays/dense has it; docs/guides/kubernetes.md has other ways"
+    ),
+    state_remedy=(
+        "in the pod: {volumes: [{name: state, emptyDir: {}}]}, in its container: {volumeMounts: [{name: state, "
+        "mountPath: /var/lib/aviato}], env: [{name: AVIATO_STATE_DIR, value: /var/lib/aviato/state}]}"
+    ),
+    machine="on its node: ",
 )
 DOCKER = Container(name="a Docker container", remedy=f"docker run {_OPTIONS} …")
 _PODMAN_LINE = "podman run --security-opt seccomp=unconfined --security-opt unmask=ALL --security-opt label=disable …"

@@ -36,6 +36,8 @@ APPARMOR = (
     "printf 'abi <abi/4.0>,\\nprofile aviato flags=(unconfined) {\\n  userns,\\n}\\n' | sudo tee /etc/apparmor.d/aviato"
     " && sudo apparmor_parser -r /etc/apparmor.d/aviato"
 )
+APPARMOR_OF_CONTAINERS = "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+"""A profile by the program's path does not reach into one."""
 ASK_FOR_LANDLOCK = "AVIATO_BACKEND=landlock"
 LANDLOCK_GIVES_UP = (
     "sandboxes without namespaces, with less isolation: no root directory, /tmp, network and list of processes of their own, "
@@ -48,6 +50,7 @@ NAMESPACE_CHECKS = (
     "user id map",
     "mounts in a user namespace",
     "network namespaces",
+    "root directory",
     "own /proc",
     "host uids",
 )
@@ -260,6 +263,7 @@ def _isolation(trial: dict[str, Any], around: Surroundings) -> list[Check]:
         "mounts": "mounts in a user namespace",
         "filters": "seccomp",
         "network": "network namespaces",
+        "root": "root directory",
         "proc": "own /proc",
     }
     for key, name in names.items():
@@ -287,7 +291,7 @@ def _cause(key: str, number: int, around: Surroundings) -> tuple[str, str | None
         if around.max_user_namespaces == 0 or number == errno.ENOSPC:
             return _no_more_namespaces(around)
         if around.userns_clone == 0 and not around.root:
-            return "kernel.unprivileged_userns_clone is 0", USERNS_CLONE
+            return "kernel.unprivileged_userns_clone is 0", _of_machine(USERNS_CLONE, around)
     if around.other_proc and key != "user_namespaces":
         remedy = inside.proc_remedy if inside is not None and inside.proc_remedy else "sudo mount -t proc proc /proc"
         return "/proc is that of another PID namespace", remedy
@@ -295,7 +299,8 @@ def _cause(key: str, number: int, around: Surroundings) -> tuple[str, str | None
         where = inside or container.DOCKER
         return "parts of /proc are masked, so that a new one may not be mounted", where.proc_remedy or where.remedy
     if around.apparmor_restricts == 1 and not around.root:
-        return "AppArmor takes the capabilities out of unprivileged user namespaces", APPARMOR
+        why = "AppArmor takes the capabilities out of unprivileged user namespaces"
+        return why, _of_machine(APPARMOR if inside is None else APPARMOR_OF_CONTAINERS, around)
     if forbidden:
         return _forbidden(around)
     if number == errno.EINVAL:
@@ -305,11 +310,16 @@ def _cause(key: str, number: int, around: Surroundings) -> tuple[str, str | None
 
 def _no_more_namespaces(around: Surroundings) -> tuple[str, str]:
     if around.max_user_namespaces in (0, None):
-        return f"user.max_user_namespaces is {around.max_user_namespaces}", MAX_NAMESPACES
+        return f"user.max_user_namespaces is {around.max_user_namespaces}", _of_machine(MAX_NAMESPACES, around)
     if around.container is container.BWRAP:
         return "bubblewrap was told to allow no user namespaces", container.BWRAP.remedy
     many = f"as many are in use as user.max_user_namespaces allows, {around.max_user_namespaces} here and perhaps less outside"
-    return many, MAX_NAMESPACES
+    return many, _of_machine(MAX_NAMESPACES, around)
+
+
+def _of_machine(remedy: str, around: Surroundings) -> str:
+    """The line that changes a setting of the kernel, with where it has to be given."""
+    return remedy if around.container is None else around.container.machine + remedy
 
 
 def _forbidden(around: Surroundings) -> tuple[str, str]:
@@ -360,7 +370,9 @@ def _layers(trial: dict[str, Any], around: Surroundings) -> list[Check]:
             checks.append(Check(name="overlay", ok=True, detail=f"writable layers {where}", required=False))
         else:
             detail = f"no writable layer {where} ({_error(overlay)}): `dir:` images get theirs in memory"
-            remedy = STATE_DIR if around.kernel >= OVERLAY_KERNEL else "use Linux 5.11 or newer for `dir:` images"
+            remedy = (around.container and around.container.state_remedy) or STATE_DIR
+            if around.kernel < OVERLAY_KERNEL:
+                remedy = "use Linux 5.11 or newer for `dir:` images"
             checks.append(Check(name="overlay", ok=False, detail=detail, remedy=remedy, required=False))
     idmapped = trial.get("idmapped")
     if idmapped is not None:
