@@ -2,8 +2,8 @@
 
     python benchmarks/dense.py --pod http://10.200.1.5:8700 --bare http://127.0.0.1:8800 [--rounds N] [--json PATH]
 
-Both are asked over TCP, by the key of AVIATO_API_KEY, and take turns in each round. The bare one runs on the pod's node as the same
-ordinary user, by the same Python and with its state on the same disk, as in
+Both are asked over TCP, by the key of AVIATO_API_KEY, and take turns in each round. The bare one runs on the pod's node as the
+same ordinary user, by the same Python and with its state on the same disk, as in
 
     setpriv --reuid=10001 --regid=10001 --clear-groups aviato serve --port 8800 --api-key-file KEYS --state-dir DIR
 """
@@ -82,7 +82,10 @@ def main() -> None:
     describe_machine()
     rows, figures = [], {}
     with ExitStack() as stack:
-        pod, bare = (works(stack.enter_context(Session(SandboxDefaults(base_url=url), report_to=[]))) for url in (options.pod, options.bare))
+        pod, bare = (
+            works(stack.enter_context(Session(SandboxDefaults(base_url=url), report_to=[])))
+            for url in (options.pod, options.bare)
+        )
         for name, (case, count) in pod.items():
             ours, theirs = Series(f"{name}, pod"), Series(f"{name}, bare")
             alternate(options.rounds, (ours, case), (theirs, bare[name][0]))
