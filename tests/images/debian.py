@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.images.whole_images import make_layout
@@ -27,13 +28,16 @@ class NoImageError(Exception):
     """Why there is none."""
 
 
-def layout() -> Path:
+def layout(packages: Sequence[str] = PACKAGES) -> Path:
     """Where it lies, made if it is not there.
+
+    Args:
+        packages: beside Debian's base.
 
     Raises:
         NoImageError: why this machine cannot make one.
     """
-    made_of = [SCRIPT.read_text(), PACKAGES, CONFIG, Path("/etc/os-release").read_text()]
+    made_of = [SCRIPT.read_text(), tuple(packages), CONFIG, Path("/etc/os-release").read_text()]
     name = f"debian-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}"
     of_root = directory(0) / name
     if of_root.exists() and of_root.lstat().st_uid == 0:  # Nobody else could have put it there.
@@ -45,7 +49,7 @@ def layout() -> Path:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not of_root.exists():
-            make(of_root)
+            make(of_root, packages)
     finally:
         os.close(lock)
     return of_root
@@ -56,11 +60,11 @@ def directory(uid: int) -> Path:
     return Path(tempfile.gettempdir()) / f"aviato-test-{uid}"
 
 
-def make(there: Path) -> None:
+def make(there: Path, packages: Sequence[str]) -> None:
     """Make it."""
     with tempfile.TemporaryDirectory(dir=there.parent) as folder:
         root, tar, image = (Path(folder, name) for name in ("root", "root.tar", "image"))
-        done = subprocess.run([SCRIPT, root, ",".join(PACKAGES)], capture_output=True, text=True)
+        done = subprocess.run([SCRIPT, root, ",".join(packages)], capture_output=True, text=True)
         if done.returncode == CANNOT:
             raise NoImageError(done.stdout.strip().splitlines()[-1])
         if done.returncode != 0:

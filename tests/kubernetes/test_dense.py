@@ -1,0 +1,165 @@
+"""Servers in pods, with sandboxes of the local backend: what a pod has to be allowed, and what it does then."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from aviato import SandboxDefaults, Session
+from aviato.exceptions import AviatoAuthenticationError, AviatoError
+from aviato.rl import Task, evaluate
+from tests.kubernetes.conftest import KEY, Cluster
+from tests.kubernetes.manifests import DEPLOY, as_objects, built, of_kind
+
+READY = "--timeout=100s"
+pytestmark = pytest.mark.timeout(170)
+
+
+def pod(name, image, security, **fields):
+    """One that waits to be asked, with its state on a disk of its node."""
+    main = {"name": "server", "image": image, "imagePullPolicy": "IfNotPresent", "securityContext": security, **fields}
+    main = {"command": ["sleep", "infinity"], **main, "volumeMounts": [{"name": "state", "mountPath": "/var/lib/aviato"}]}
+    main["env"] = [{"name": "AVIATO_STATE_DIR", "value": "/var/lib/aviato/state"}]
+    spec = {"containers": [main], "restartPolicy": "Never", "terminationGracePeriodSeconds": 0}
+    spec |= {"automountServiceAccountToken": False, "volumes": [{"name": "state", "emptyDir": {}}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def doctor(namespace: Cluster, name: str, *before: str) -> tuple[int, str]:
+    done = namespace.run("exec", name, "--", *before, "aviato", "doctor")
+    return done.returncode, done.stdout + done.stderr
+
+
+PODS = {
+    "default": ({}, "own /proc", "parts of /proc are masked"),
+    "runtime-default": ({"seccompProfile": {"type": "RuntimeDefault"}}, "user namespaces", "forbidden in a Kubernetes pod"),
+    "unconfined": ({"seccompProfile": {"type": "Unconfined"}}, "own /proc", "parts of /proc are masked"),
+    "privileged": ({"privileged": True}, None, None),
+}
+"""What pods are allowed, by their names, and what doctor has to say fails."""
+
+
+def test_doctor_says_what_a_pod_lacks_and_its_lines_repair_it(namespace: Cluster, server_image):
+    pods = [pod(name, server_image, security) for name, (security, _, _) in PODS.items()]
+    namespace.apply(*pods)
+    namespace.kubectl("wait", "pods", *PODS, "--for=condition=Ready", READY, seconds=120)
+    lines = set()
+    for name, (_, failing, why) in PODS.items():
+        code, said = doctor(namespace, name)
+        failed = re.findall(r"^✗ (.*?)  +(.*)\n +repair: (.*)$", said, re.MULTILINE)
+        assert (code, [one[0] for one in failed]) == (0, []) if failing is None else (1, [failing]), said
+        assert failing is None or why in failed[0][1]
+        lines |= {one[2] for one in failed}
+    namespace.kubectl("delete", "pods", *PODS, "--grace-period=0", "--force")
+    (line,) = lines
+    (repaired,) = as_objects(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: repaired}\nspec:\n  containers:\n    - "
+        + line.removeprefix("in its container: ").partition(", as deploy/")[0]
+    )
+    said = repaired["spec"]["containers"][0]
+    # The command is what the image begins with: here it serves for good, and doctor is asked beside it.
+    namespace.apply(pod("repaired", server_image, said["securityContext"], command=said["command"], args=["serve"]))
+    namespace.kubectl("wait", "pod", "repaired", "--for=condition=Ready", READY, seconds=120)
+    deadline = time.monotonic() + 60
+    while True:
+        done = namespace.run("exec", "repaired", "--", "start-server", "doctor")
+        if done.returncode == 0 or time.monotonic() > deadline:
+            break
+    assert done.returncode == 0 and "Sandboxes can run here." in done.stdout, done.stdout + done.stderr
+
+
+class Servers:
+    """Those of an overlay."""
+
+    def __init__(self, namespace: Cluster, overlay: str, image: str) -> None:
+        self.namespace = namespace
+        self.objects = built(DEPLOY / "overlays" / overlay, namespace, image)
+        of_kind(self.objects, "StatefulSet")["spec"]["replicas"] = 1
+        self.namespace.apply(*self.objects)
+
+    def ready(self) -> str:
+        """The address of its pod, once it is there."""
+        self.namespace.kubectl("rollout", "status", "statefulset/aviato", READY, seconds=120)
+        return f"http://{self.namespace.get('pod', 'aviato-0')['status']['podIP']}:8700"
+
+    def status(self, field: str) -> str:
+        """Of the server's own process."""
+        text = self.namespace.kubectl("exec", "aviato-0", "--", "cat", "/proc/1/status")
+        return re.search(rf"^{field}:\s*(.*)$", text, re.MULTILINE)[1]
+
+    def end(self) -> None:
+        for one in self.objects:
+            if one["kind"] in ("StatefulSet", "DaemonSet"):
+                self.namespace.kubectl("delete", one["kind"], one["metadata"]["name"], "--wait=true")
+        self.namespace.kubectl("wait", "pod/aviato-0", "--for=delete", "--timeout=60s")
+
+
+@pytest.fixture(params=["dense", "dense-seccomp", "dense-privileged"])
+def servers(namespace: Cluster, server_image, request, monkeypatch):
+    monkeypatch.setenv("AVIATO_API_KEY", KEY)
+    found = Servers(namespace, request.param, server_image)
+    found.overlay = request.param
+    yield found
+    found.end()
+
+
+def sessions(url: str) -> Session:
+    return Session(SandboxDefaults(base_url=url), report_to=[])
+
+
+def test_a_pod_serves_many_sandboxes(servers):
+    url = servers.ready()
+    privileged = servers.overlay == "dense-privileged"
+    if not privileged:
+        # What the pod began with is given up, and what is left belongs to two programs that map ids.
+        assert servers.status("Uid").split() == ["10001"] * 4
+        assert (servers.status("CapEff"), servers.status("CapPrm")) == ("0" * 16, "0" * 16)
+        assert int(servers.status("CapBnd"), 16) == 1 << 1 | 1 << 6 | 1 << 7
+    assert servers.status("Seccomp") == ("2" if servers.overlay == "dense-seccomp" else "0")
+    with sessions(url) as session:
+        sandboxes = [session.sandbox() for _ in range(60)]
+        said = {
+            process.result().stdout
+            for process in [one.exec(["sh", "-c", "id -u; ls /proc | grep -c '^[0-9]'"]) for one in sandboxes]
+        }
+        assert {text.split()[0] for text in said} == {"0"} and all(int(text.split()[1]) < 8 for text in said)
+        users = sandboxes[0].exec(
+            ["sh", "-c", "useradd --create-home bob && su bob -c 'id -un; touch ~/file; stat -c %U ~/file'"]
+        )
+        assert users.result().stdout.split() == ["bob", "bob"], users.result().stderr
+        task = Task(code="def double(n):\n    return 2 * n\n", tests=["assert double(2) == 4", "assert double(0) == 0"])
+        wrong = Task(code="def double(n):\n    return n\n", tests=["assert double(2) == 4"])
+        rewards = [one.reward for one in evaluate([task, wrong] * 8, session=session, progress=False).result()]
+        assert rewards == [1.0, 0.0] * 8
+
+
+def test_the_key_of_probes_opens_nothing_else(namespace: Cluster, server_image, monkeypatch):
+    monkeypatch.setenv("AVIATO_API_KEY", "probe")
+    found = Servers(namespace, "dense", server_image)
+    try:
+        with sessions(found.ready()) as session, pytest.raises(AviatoAuthenticationError, match="for /v1/health only"):
+            session.sandbox().exec(["true"]).result()
+    finally:
+        found.end()
+
+
+def test_a_pod_that_dies_is_no_verdict_and_its_next_one_serves(namespace: Cluster, server_image, monkeypatch):
+    monkeypatch.setenv("AVIATO_API_KEY", KEY)
+    found = Servers(namespace, "dense", server_image)
+    try:
+        with sessions(found.ready()) as session:
+            sandbox = session.sandbox()
+            sandbox.exec(["true"]).result()
+            running = sandbox.exec(["sleep", "600"])
+            begun = time.monotonic()
+            namespace.kubectl("delete", "pod", "aviato-0", "--wait=true")
+            assert time.monotonic() - begun < 40, "the server and its sandboxes hold up the end of their pod"
+            with pytest.raises(AviatoError) as caught:
+                running.result()
+            assert caught.value.is_infrastructure, caught.value
+        with sessions(found.ready()) as session:
+            assert session.sandbox().exec(["echo", "again"]).result().stdout == "again\n"
+    finally:
+        found.end()
