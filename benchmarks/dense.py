@@ -57,7 +57,7 @@ def batch(session: Session) -> None:
 def tasks(session: Session) -> None:
     """Completions with tests."""
     for outcome in evaluate([TASK] * AT_ONCE, session=session, max_concurrency=4, progress=False).result():
-        assert outcome.reward, outcome
+        assert outcome.reward() == 1, outcome
 
 
 def works(session: Session) -> dict[str, tuple[Callable[[], float], int]]:

@@ -8,12 +8,15 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 IMAGE_VARIABLE = "AVIATO_TEST_SERVER_IMAGE"
+IMAGE = os.environ.get(IMAGE_VARIABLE)
+"""Now: tests are made without variables of ours."""
 REACH_SECONDS = 5
 KEY = "key-of-the-tests"
 KEYS = f"{KEY}\nprobe /v1/health\n"
@@ -60,9 +63,9 @@ def cluster() -> Cluster:
     return found
 
 
-@pytest.fixture(scope="module")
-def namespace(cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster, in a namespace of a module's own with the keys of a server; nothing is left of it."""
+@contextmanager
+def own_namespace(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster, in a new namespace that has the keys of a server; the cluster takes it away, with all that is in it."""
     name = f"aviato-test-{secrets.token_hex(4)}"
     cluster.kubectl("create", "namespace", name)
     try:
@@ -70,15 +73,21 @@ def namespace(cluster: Cluster) -> Iterator[Cluster]:
         own.kubectl("create", "secret", "generic", "aviato-keys", f"--from-literal=keys={KEYS}")
         yield own
     finally:
-        cluster.kubectl("delete", "namespace", name, "--wait=true", seconds=110)
+        cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster: Cluster) -> Iterator[Cluster]:
+    """One of a module's own."""
+    with own_namespace(cluster) as own:
+        yield own
 
 
 @pytest.fixture(scope="session")
 def server_image(cluster: Cluster) -> str:
     """The image that `tests/kubernetes/server_image.py` makes, which nodes have or can pull."""
-    reference = os.environ.get(IMAGE_VARIABLE)
-    if reference is None:
+    if IMAGE is None:
         pytest.skip(
             f"no image of the server: set {IMAGE_VARIABLE} to one that the nodes have; see tests/kubernetes/server_image.py"
         )
-    return reference
+    return IMAGE
