@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from common import console, table
 
+from aviato.server.admission import HostRoom, capacity
+
 MIB, GIB = 2**20, 2**30
 TOLERANCE = 0.25
 """A run agrees with the model where its bytes differ by no more than this part."""
@@ -113,7 +115,7 @@ def predict(need: Need) -> Answer:
     if dense:
         room = need.node_bytes - need.pods_a_node * SERVER_BYTES.value
         fitting = int(room // (need.command_bytes + SANDBOX_BYTES.value))
-        fitting = min(fitting, need.pods_a_node * int(OPEN_FILES.value // 2 // SANDBOX_DESCRIPTORS.value))
+        fitting = min(fitting, need.pods_a_node * capacity(HostRoom(open_files_max=int(OPEN_FILES.value))))
     else:
         fitting = int(min(PODS_A_NODE.value, need.node_bytes // (need.command_bytes + POD_BYTES.value)))
     if fitting < 1:

@@ -98,6 +98,8 @@ def test_rust(block: Block) -> None:
 def test_bash(block: Block, environment: dict[str, str], tmp_path: Path) -> None:
     if re.search(r"pip install|^uv |^\./bootstrap\b", block.source, re.MULTILINE):
         pytest.skip("set-up: .ci/run runs it, and tests/installation the lines of uv")
+    if "kubectl" in block.source:
+        pytest.skip("it needs a cluster: tests/kubernetes runs it")
     if block.source.startswith("aviato serve"):
         return serve(block, environment)
     done = subprocess.run(

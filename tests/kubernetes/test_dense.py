@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
 from aviato import SandboxDefaults, Session
 from aviato.exceptions import AviatoError
 from aviato.rl import Task, evaluate
+from tests.images.whole_images import make_layout, tar_of
 from tests.kubernetes.conftest import KEY, Cluster, own_namespace
 from tests.kubernetes.manifests import DEPLOY, as_objects, built, of_kind
 
@@ -144,6 +148,39 @@ def test_a_pod_serves_many_sandboxes(servers):
         wrong = Task(code="def double(n):\n    return n\n", tests=["assert double(2) == 4"])
         rewards = [one.reward() for one in evaluate([task, wrong] * 8, session=session, progress=False).result()]
         assert rewards == [1.0, 0.0] * 8
+
+
+def small_image(directory: Path) -> None:
+    """A layout with two users and a file that belongs to one."""
+    busybox = shutil.which("busybox")
+    if busybox is None:
+        pytest.skip("no busybox")
+    users = b"root:x:0:0::/:/bin/sh\nbob:x:1000:1000::/home:/bin/sh\n"
+    files = {
+        "bin/": b"",
+        "bin/busybox": Path(busybox).read_bytes(),
+        "bin/sh": "busybox",
+        "bin/cat": "busybox",
+        "bin/id": "busybox",
+    }
+    files |= {"etc/": b"", "etc/passwd": (0o644, 0, 0, users), "home/": b"", "home/file": (0o600, 1000, 1000, b"bob's")}
+    make_layout(directory / "layout", [tar_of(files)], {"Env": ["PATH=/bin"]})
+
+
+def test_images_lie_on_a_volume_of_their_own_and_keep_their_users(servers, tmp_path):
+    spec = of_kind(servers.objects, "StatefulSet")["spec"]["template"]["spec"]
+    spec["volumes"].append({"name": "images", "emptyDir": {}})
+    spec["containers"][0]["volumeMounts"].append({"name": "images", "mountPath": "/var/lib/aviato/state/images"})
+    servers.namespace.apply(*servers.objects)
+    url = servers.ready()
+    small_image(tmp_path)
+    with subprocess.Popen(["tar", "-C", tmp_path, "-cf", "-", "layout"], stdout=subprocess.PIPE) as packed:
+        unpack = ["exec", "-i", "aviato-0", "--", "tar", "-C", "/tmp", "-xf", "-"]
+        subprocess.run(["kubectl", "--namespace", servers.namespace.namespace, *unpack], stdin=packed.stdout, check=True)
+    servers.namespace.kubectl("exec", "aviato-0", "--", "start-server", "image", "import", "/tmp/layout", "--as", "small:1")
+    with sessions(url) as session:
+        sandbox = session.sandbox(container_image="small:1")
+        assert sandbox.exec(["sh", "-c", "id -u; cat /home/file"], user="bob").result().stdout == "1000\nbob's"
 
 
 def test_a_pod_that_dies_is_no_verdict_and_its_next_one_serves(servers):
