@@ -46,14 +46,14 @@ def configured_backend(settings: ServerSettings, folder: StateDirectory, *, embe
         options["default_image"] = settings.default_image
         options["address"] = settings.docker_host
     if settings.backend == "kubernetes":
-        from aviato.server.backends.kubernetes.options import INIT_IMAGE, ClusterOptions
+        from aviato.server.backends.kubernetes.options import ClusterOptions
 
         options["default_image"] = settings.default_image
         options["options"] = ClusterOptions(
             context=settings.kubernetes_context,
             namespace=settings.kubernetes_namespace,
             claim=settings.kubernetes_claim,
-            init_image=settings.kubernetes_init_image or INIT_IMAGE,
+            init_image=settings.kubernetes_init_image,
             reach=settings.kubernetes_reach,
             security=settings.kubernetes_security,
             runtime_class=settings.kubernetes_runtime_class,

@@ -65,7 +65,7 @@ class ServerSettings(BaseModel):
         "aviato", description="Name by which the pods of this server's sandboxes are told from those of others."
     )
     kubernetes_init_image: str | None = Field(
-        None, description="Image that brings aviato-init into pods: the server's own, or one with that program alone."
+        None, description="Image that brings aviato-init into pods (default: the server's own, where it is in a pod)."
     )
     kubernetes_reach: Literal["direct", "forward"] = Field(
         "direct", description="How pods are reached: direct over the pod network, or forward through the API server."

@@ -203,4 +203,4 @@ def test_rights_that_are_missing_are_named(namespace: Namespace, tmp_path: Path)
         text=True,
     )
     assert "the server may not create pods" in done.stdout, done.stdout + done.stderr
-    assert "kubectl apply -k deploy/kubernetes/pods" in done.stdout
+    assert "kubectl apply -k deploy/kubernetes/overlays/pods" in done.stdout

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import os
+import platform
 import secrets
 import time
 import uuid
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -176,6 +179,8 @@ class KubernetesBackend(Backend):
         except NoCluster as error:
             return [*checks, probe.library_check(None), probe.no_cluster(str(error), self._options.context)]
         checks.append(probe.library_check(None))
+        if self._options.init_image is None:
+            self._options = replace(self._options, init_image=await _own_image(self._cluster))
         return [*checks, *await probe.look(self._cluster, self._options)]
 
     def _compile(self) -> Check:
@@ -493,6 +498,17 @@ class KubernetesBackend(Backend):
                 return None
             raise error.as_error("the sandbox cannot be looked for", sandbox_id) from error
         return base64.b64decode(text).decode()
+
+
+async def _own_image(cluster: Cluster) -> str | None:
+    """The image of the pod that this is; None: it is none of the namespace."""
+    if not os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return None
+    try:
+        pod = await cluster.find(cluster.path("pods", platform.node()))
+    except ClusterError:
+        return None
+    return None if pod is None else str(pod["spec"]["containers"][0]["image"])
 
 
 def _key_in(kept: Object) -> bytes:

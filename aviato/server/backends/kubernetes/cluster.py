@@ -75,7 +75,7 @@ class ClusterError(Exception):
         if self.is_unreachable:
             return SandboxUnavailableError(text, sandbox_id=sandbox_id, reason="cluster_unreachable")
         if self.status in (401, 403):
-            text += "; the server's service account needs the rights of deploy/kubernetes/pods/role.yaml"
+            text += "; the server's service account needs the rights of deploy/kubernetes/overlays/pods/role.yaml"
             return SandboxUnavailableError(text, sandbox_id=sandbox_id, reason="forbidden", retryable=False)
         return SandboxUnavailableError(text, sandbox_id=sandbox_id, reason="cluster")
 

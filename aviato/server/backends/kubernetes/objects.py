@@ -139,7 +139,7 @@ def pod(
         "initContainers": [
             {
                 "name": "aviato-init",
-                "image": options.init_image,
+                "image": str(options.init_image),
                 "imagePullPolicy": "IfNotPresent",
                 "command": ["aviato-init", "install", PROGRAM],
                 "securityContext": _unprivileged(),

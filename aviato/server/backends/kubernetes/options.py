@@ -8,8 +8,6 @@ from typing import Literal
 Reach = Literal["direct", "forward"]
 Security = Literal["restricted", "root"]
 
-INIT_IMAGE = "ghcr.io/aviato-sandbox/aviato-init:latest"
-
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
@@ -19,7 +17,7 @@ class ClusterOptions:
         context: of the kubeconfig; None: the pod's own account, else the current context.
         namespace: of the pods; None: the server's own, else the context's.
         claim: what all servers of the same sandboxes are called; pods, secrets and policies have it as a label.
-        init_image: which brings aviato-init in.
+        init_image: which brings aviato-init in; None: the server's own, where that is a pod.
         reach: `direct` over the pod network, `forward` through the API server.
         security: `restricted` as Pod Security has it, or `root` inside.
         runtime_class: of the pods.
@@ -31,7 +29,7 @@ class ClusterOptions:
     context: str | None = None
     namespace: str | None = None
     claim: str = "aviato"
-    init_image: str = INIT_IMAGE
+    init_image: str | None = None
     reach: Reach = "direct"
     security: Security = "restricted"
     runtime_class: str | None = None

@@ -21,7 +21,7 @@ RIGHTS: tuple[tuple[str, str, str, str], ...] = (
 )
 """What a server does: group, kind, subresource, verb."""
 FORWARD = ("", "pods", "portforward", "get")
-ROLE = "kubectl apply -k deploy/kubernetes/pods"
+ROLE = "kubectl apply -k deploy/kubernetes/overlays/pods"
 
 
 def library_check(remedy: str | None) -> Check:
@@ -59,6 +59,11 @@ async def look(cluster: Cluster, options: ClusterOptions) -> list[Check]:
         detail = f"in namespace {cluster.namespace} the server may not {', '.join(missing)}"
         return [*checks, Check(name="rights", ok=False, detail=detail, remedy=f"{ROLE} -n {cluster.namespace}")]
     checks.append(Check(name="rights", ok=True, detail="pods, secrets and policies of the namespace"))
+    if options.init_image is None:
+        remedy = (
+            "--kubernetes-init-image registry.example.org/aviato/server:0.1.0, an image that deploy/docker/Dockerfile makes"
+        )
+        return [*checks, Check(name="init image", ok=False, detail="none is named, and this is no pod of it", remedy=remedy)]
     return [*checks, await _takes_pods(cluster, options)]
 
 
