@@ -187,7 +187,7 @@ class _Builder:
         try:
             return (await self._client.inspect_image(name)).status == "here"
         except SandboxImageError as error:
-            if error.reason not in ("image_not_here", "no_image_store"):
+            if error.reason != "image_not_here":
                 raise
             return False
 

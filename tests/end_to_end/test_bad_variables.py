@@ -41,7 +41,11 @@ def run(program: str, variables: dict[str, str]) -> list[str]:
 
 # The settings are tabled in tests/server/test_settings.py: an embedded server hands on what that says.
 WRONG = [
-    ("AVIATO_BACKEND", "nope", "there is no such backend; there are 'docker', 'landlock', 'local'"),
+    (
+        "AVIATO_BACKEND",
+        "nope",
+        "there is no such backend; there are 'docker', 'landlock', 'local', or MODULE:CLASS",
+    ),
     ("AVIATO_MAX_SANDBOXES", "many", "it must be a valid integer"),
     ("AVIATO_SETTINGS_FILE", "/nope.toml", "the file cannot be read: No such file or directory"),
 ]

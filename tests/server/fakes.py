@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from aviato.exceptions import SandboxFileError, SandboxImageError
-from aviato.server.backends.base import Backend, Check, Limit, ResolvedImage, SandboxSpec
+from aviato.server.backends.base import Backend, Capability, Check, Limit, ResolvedImage, SandboxSpec
 from aviato.server.link.subscription import Ended, SandboxGone, Subscription
 from aviato.wire.errors import ExecNotFoundError, RequestConflictError, to_wire
 from aviato.wire.execution import Accepted, ExecExit, Started
@@ -200,6 +200,9 @@ class Switches:
 
 class FakeBackend(Backend):
     name = "fake"
+    capabilities = frozenset(Capability) - {
+        *(Capability.PACKAGES, Capability.IMAGE_STORE, Capability.SNAPSHOTS, Capability.POOLS),
+    }
 
     def __init__(self):
         self.links = {}

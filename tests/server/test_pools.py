@@ -8,6 +8,7 @@ import time
 import pytest
 
 from aviato.exceptions import SandboxUnavailableError
+from aviato.server.backends.capabilities import Capability
 from aviato.server.service import warm_pools
 from aviato.wire.ids import new_pool_id, new_sandbox_id
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def backend(backend):
-    backend.claims, backend.claim = True, lambda spec, link: None
+    backend.capabilities, backend.claim = backend.capabilities | {Capability.POOLS}, lambda spec, link: None
     return backend
 
 

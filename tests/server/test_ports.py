@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from aviato.server.backends.capabilities import Capability
 from aviato.server.backends.registry import make_backend
 from aviato.server.service import ports as ports_module
 from aviato.wire.ids import new_exec_id, new_sandbox_id
@@ -132,7 +133,7 @@ async def test_a_wrong_create_leaves_no_listener(server):
 
 
 async def test_a_backend_that_has_none_refuses_them(server, monkeypatch):
-    monkeypatch.setattr(type(server.backend), "exposes_ports", False)
+    monkeypatch.setattr(server.backend, "capabilities", server.backend.capabilities - {Capability.PORTS})
     error = (await server.create(ports=[80], detached=True, expect=400))["error"]
     assert "ports" in error["field_violations"] and "'local'" in error["message"]
 

@@ -264,11 +264,11 @@ async def test_a_backend_that_keeps_no_images_says_so(server):
         ("GET", "/v1/images/export?reference=debian:12", None),
         ("POST", "/v1/images/push", {"reference": "debian:12"}),
     ):
-        error = (await server.call(method, path, body=body, expect=422))["error"]
-        assert (error["code"], error["reason"]) == ("IMAGE", "no_image_store") and "keeps no images" in error["message"]
+        error = (await server.call(method, path, body=body, expect=400))["error"]
+        assert error["code"] == "VALIDATION" and "the backend 'fake' does not have 'image_store'" in error["message"]
     path = f"/v1/sandboxes/{(await server.running())['sandbox_id']}/snapshots/{new_snapshot_id()}"
-    error = (await server.call("PUT", path, body={}, expect=422))["error"]
-    assert (error["code"], error["reason"]) == ("SNAPSHOT", "no_image_store") and "takes no snapshots" in error["message"]
+    error = (await server.call("PUT", path, body={}, expect=400))["error"]
+    assert error["code"] == "VALIDATION" and "the backend 'fake' does not have 'snapshots'" in error["message"]
     assert (await server.call("GET", "/v1/snapshots", expect=200)) == {"snapshots": []}
 
 

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
+from aviato.server.backends.capabilities import Capability
 from aviato.server.connections.guard import Guard, hash_key
 from aviato.server.connections.listening import Listeners, listen_tcp, listen_unix
 from aviato.server.front import Front
@@ -239,7 +240,7 @@ async def test_ids_of_others_commands_say_nothing(folder, backend):
 
 
 async def test_pools_of_others_stay(folder, backend):
-    backend.claims, backend.claim = True, lambda spec, link: None
+    backend.capabilities, backend.claim = backend.capabilities | {Capability.POOLS}, lambda spec, link: None
     async with serving(folder, backend, "", "") as (service, own, mine, other):
         path, body = f"/v1/pools/{POOL}", {"size": 1, "sandbox": {"sandbox_id": new_sandbox_id()}}
         await mine.call("PUT", path, body)

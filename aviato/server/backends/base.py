@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from aviato.exceptions import AviatoValidationError
+from aviato.server.backends.capabilities import Capability, lacks
 from aviato.server.images.resolved import ResolvedImage
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from aviato.server.link.descriptor_channel import DescriptorChannel
     from aviato.server.link.link import Process1Link
 
-__all__ = ["Backend", "Check", "Limit", "MountedFile", "ResolvedImage", "SandboxSpec", "Strength"]
+__all__ = ["Backend", "Capability", "Check", "Limit", "MountedFile", "ResolvedImage", "SandboxSpec", "Strength"]
 
 Strength = Literal["hard", "watched", "none"]
 
@@ -114,23 +115,30 @@ class Backend(ABC):
     """The nodes that sandboxes can be placed on."""
     start_seconds: float = 60.0
     """How long a sandbox may be on its way."""
-    networks_itself: frozenset[str] = frozenset()
-    """The egress modes that it brings about by its own means."""
     shares_sandboxes = False
     """Whether other servers may have sandboxes of the same backend, which can be taken over."""
     creates_at_once: int | None = None
     """How many sandboxes may be on their way at once; None: by this machine's processors."""
-    exposes_ports = False
-    """Whether connections into a sandbox can be made."""
-    carries_egress = False
-    """Whether a listener inside a sandbox can be had, for its way to the network."""
-    claims = False
-    """Whether what was made for nobody yet can be given to somebody, by `claim`."""
-    local_sockets = True
-    """Whether programs inside can connect to each other."""
+    capabilities: frozenset[Capability] = frozenset()
+    """What it can do beyond commands and files. Calls that need another one are refused by its name. It may have fewer once it
+    is open, by what the machine gives."""
     unkept_promises: tuple[str, ...] = ()
     """What the threat model promises and this backend does not keep on this machine, each a name and a sentence; known once
     it is open."""
+
+    def require(self, capability: Capability, parameter: str) -> None:
+        """Refuse by name what is not declared.
+
+        Args:
+            capability: which a call needs.
+            parameter: of the call, or its name.
+
+        Raises:
+            AviatoValidationError: it is not one of `capabilities`.
+        """
+        if capability not in self.capabilities:
+            why = lacks(self.name, capability)
+            raise AviatoValidationError(f"{parameter}: {why}", field_violations={parameter: why})
 
     @abstractmethod
     async def open(self) -> None:
@@ -187,11 +195,11 @@ class Backend(ABC):
 
     @property
     def image_store(self) -> ImageStore | None:
-        """The images of registries that it keeps, once it is open; None: it keeps none."""
+        """The images of registries that it keeps, once it is open, with `Capability.IMAGE_STORE`; else None."""
         return None
 
     async def check_packages(self, reference: str, image: ResolvedImage, *, registered: bool) -> None:
-        """Say early which packages cannot be had in a sandbox of an image.
+        """Say early which packages cannot be had in a sandbox of an image. Only with `Capability.PACKAGES`.
 
         Args:
             reference: a registered name, or the path of a directory.
@@ -201,8 +209,7 @@ class Backend(ABC):
         Raises:
             AviatoValidationError: these, and why.
         """
-        why = f"the backend {self.name!r} brings none in"
-        raise AviatoValidationError(f"packages: {why}", field_violations={"packages": why})
+        raise NotImplementedError
 
     def check(self, spec: SandboxSpec) -> None:  # noqa: B027
         """Say early what this backend cannot do for a sandbox.
@@ -223,7 +230,7 @@ class Backend(ABC):
         """Give what `create` made for one of this kind to another.
 
         Its host name, environment, directory and times hold from here on. The image, packages, files, ports, proxy and
-        resources are those that it was made with. Only where `claims` is true.
+        resources are those that it was made with. Only with `Capability.POOLS`.
         """
         raise NotImplementedError
 
@@ -233,6 +240,8 @@ class Backend(ABC):
 
     async def open_descriptor_channel(self, sandbox_id: str) -> DescriptorChannel:
         """A way for sockets of a sandbox made with `exposes_ports` or `egress_port`; a newer one replaces the older.
+
+        Only with `Capability.PORTS` or `Capability.EGRESS`.
 
         Raises:
             OSError: there is none (any more).

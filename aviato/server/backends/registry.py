@@ -19,11 +19,17 @@ BACKENDS: dict[str, str] = {
 """Module and class of each."""
 
 
+def is_known(name: str) -> bool:
+    """Whether this may be a backend: one of `BACKENDS`, or `MODULE:CLASS` of anybody's."""
+    module, colon, kind = name.partition(":")
+    return name in BACKENDS or bool(colon and kind.isidentifier() and all(map(str.isidentifier, module.split("."))))
+
+
 def make_backend(name: str, **settings: Any) -> Backend:
     """A backend by its name.
 
     Args:
-        name: one of `BACKENDS`.
+        name: one of `BACKENDS`, or `MODULE:CLASS` of a class of `Backend`.
         settings: its constructor's; `directory` and, for `local` and `landlock`, `uid_base`, `images`, `packages`,
             `private`, `allow_any_directory`, `shared`; for `docker`, `default_image` and `address`; for
             `kubernetes`, `default_image` and `options`.
@@ -31,10 +37,18 @@ def make_backend(name: str, **settings: Any) -> Backend:
     Raises:
         AviatoValidationError: there is no such backend; the message names those there are.
     """
-    if name not in BACKENDS:
-        known = ", ".join(repr(one) for one in sorted(BACKENDS))
-        message = f"there is no backend {name!r}; there are {known}"
-        raise AviatoValidationError(message, field_violations={"backend": message})
-    module, _, kind = BACKENDS[name].partition(":")
-    backend: Backend = getattr(importlib.import_module(module), kind)(**settings)
-    return backend
+    if not is_known(name):
+        raise _unknown(name, f"there are {', '.join(map(repr, sorted(BACKENDS)))}, or MODULE:CLASS")
+    module, _, kind = BACKENDS.get(name, name).partition(":")
+    try:
+        made: type[Backend] = getattr(importlib.import_module(module), kind)
+    except (ImportError, AttributeError) as error:
+        raise _unknown(name, str(error)) from error
+    if not (isinstance(made, type) and hasattr(made, "capabilities")):
+        raise _unknown(name, "that is no class of Backend")
+    return made(**settings)
+
+
+def _unknown(name: str, why: str) -> AviatoValidationError:
+    message = f"there is no backend {name!r}; {why}"
+    return AviatoValidationError(message, field_violations={"backend": message})

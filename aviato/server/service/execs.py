@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxError, SandboxUnavailableError
+from aviato.server.backends.capabilities import Capability
 from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.detached import spec_of
 from aviato.server.service.exec_state import ExecState
@@ -24,6 +25,7 @@ from aviato.wire.frames import FrameType, StreamId
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from aviato.server.backends.base import Backend
     from aviato.server.callers import Caller
     from aviato.server.link.link import Process1Link
     from aviato.server.service.detached import Detached
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ROOT_USERS = (None, "0", "root", "0:0", "root:root")
+"""What every sandbox's commands can be: None is who they are unless a call says otherwise."""
 ABANDONED_SECONDS = 60.0
 """How long a command of a detached sandbox lives on when nobody reads it."""
 
@@ -47,6 +51,7 @@ class Execs:
     """The commands of living sandboxes.
 
     Args:
+        backend: says whether commands can be those of other users than root.
         registry: finds the sandboxes.
         slots: tells where a sandbox waits.
         results: what ended sandboxes left behind.
@@ -56,12 +61,14 @@ class Execs:
 
     def __init__(
         self,
+        backend: Backend,
         registry: Registry,
         slots: Slots,
         results: RetainedResults,
         records: ExecRecords,
         detached: Detached,
     ) -> None:
+        self._backend = backend
         self._registry = registry
         self._slots = slots
         self._results = results
@@ -98,6 +105,8 @@ class Execs:
         if request.working_dir is not None and not request.working_dir.startswith("/"):
             problem = f"working_dir must be absolute, got {request.working_dir!r}"
             raise AviatoValidationError(problem, field_violations={"working_dir": "not absolute"})
+        if request.user not in ROOT_USERS:
+            self._backend.require(Capability.USERS, "user")
         state = sandbox.execs.get(request.exec_id)
         if state is not None and state.left is not None:
             return self._past_feed(sandbox, state, state.left, (0, 0), "")

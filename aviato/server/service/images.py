@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoAuthenticationError, AviatoError, SandboxImageError
+from aviato.server.backends.capabilities import Capability
 from aviato.server.callers import OPERATOR
 from aviato.server.service.event import Event
 from aviato.system.threads import in_thread
@@ -160,11 +161,11 @@ class Images:
         Raises:
             SandboxImageError: this server has none.
         """
+        self._backend.require(Capability.IMAGE_STORE, "images")
         store = self._backend.image_store
         if store is None:
             self._check_able()
-            message = f"the backend {self._backend.name!r} of this server keeps no images; it starts directories of the machine"
-            raise SandboxImageError(message, reason="no_image_store")
+            raise SandboxImageError(f"the images of the backend {self._backend.name!r} cannot be had", reason="no_image_store")
         return store
 
     @property

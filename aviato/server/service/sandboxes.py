@@ -17,6 +17,7 @@ from aviato.exceptions import (
     SandboxUnavailableError,
 )
 from aviato.server.admission import RETRY_DELAY_SECONDS
+from aviato.server.backends.capabilities import Capability, lacks
 from aviato.server.callers import OPERATOR
 from aviato.server.service.images import check_image
 from aviato.server.service.limits import check_limits
@@ -348,7 +349,7 @@ class Sandboxes:
         info = info_of(record, None if sandbox is None else self._slots.queue_of(sandbox))
         here: dict[str, Any] = {
             "root_path": self._backend.root_path(record.place_id or record.sandbox_id),
-            "local_sockets": self._backend.local_sockets,
+            "local_sockets": Capability.LOCAL_SOCKETS in self._backend.capabilities,
             "tower_id": self._backend.node_of(record.place_id or record.sandbox_id),
             "was_ready": sandbox is not None and sandbox.was_ready,
             "image_pull": None if sandbox is None else sandbox.image_pull,
@@ -385,6 +386,11 @@ class Sandboxes:
         registered = caller.tenant is not None
         await self._backend.check_packages(packages, image, registered=registered)
 
+    def _network_of(self, request: CreateSandbox) -> Capability:
+        """What the backend needs for the way out: to bring public addresses about by its own means is enough for those."""
+        own = request.egress_mode == "internet" and Capability.INTERNET in self._backend.capabilities
+        return Capability.INTERNET if own else Capability.EGRESS
+
     def _check(self, request: CreateSandbox) -> None:
         violations: dict[str, str] = {}
         if not request.detached and request.lease_id is None:
@@ -406,12 +412,16 @@ class Sandboxes:
             check_mounts([(file.mount_path, file.size_bytes) for file in request.mounted_files])
         if len(set(request.ports)) < len(request.ports):
             violations["ports"] = f"each once, got {request.ports}"
-        if request.ports and not self._backend.exposes_ports:
-            violations["ports"] = f"the backend {self._backend.name!r} exposes none"
-        if not self._backend.carries_egress and (mode := request.egress_mode) not in (None, "none"):
-            known = sorted({"none", *self._backend.networks_itself})
-            if mode not in known:
-                violations["egress_mode"] = f"the backend {self._backend.name!r} lacks this way to the network; it has {known}"
+        for name, capability, asked in (
+            ("ports", Capability.PORTS, bool(request.ports)),
+            ("egress_mode", self._network_of(request), request.egress_mode not in (None, "none")),
+            ("mounted_files", Capability.MOUNTED_FILES, bool(request.mounted_files)),
+            ("working_dir", Capability.WORKING_DIR, request.working_dir is not None),
+            ("packages", Capability.PACKAGES, request.packages is not None),
+            ("pool", Capability.POOLS, request.pool_id is not None or bool(request.warmup)),
+        ):
+            if asked and capability not in self._backend.capabilities:
+                violations[name] = lacks(self._backend.name, capability)
         variables = [secret.env_var for secret in request.secrets]
         twice = {name for name in variables if variables.count(name) > 1 or name in request.environment_variables}
         if twice:

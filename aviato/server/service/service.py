@@ -111,7 +111,7 @@ class Service:
         self.moves = Moves(backend, departures)
         self.snapshots = Snapshots(backend, self.registry, self.slots, self.moves)
         self.resets = Resets(backend, self.registry, departures, self.slots, self.secrets)
-        self.execs = Execs(self.registry, self.slots, self.results, self.exec_records, self.detached)
+        self.execs = Execs(backend, self.registry, self.slots, self.results, self.exec_records, self.detached)
         self.files = Files(self.registry, self.slots)
         self.shared_memories = SharedMemories()
         self.logs = Logs(self.registry, main)
@@ -172,6 +172,7 @@ class Service:
             wire_version=WIRE_VERSION,
             pid=os.getpid(),
             backend=self.backend.name,
+            capabilities=sorted(self.backend.capabilities),
             live_sandboxes=self.slots.admission.live,
             pending_sandboxes=self.slots.admission.waiting,
             max_sandboxes=self.slots.admission.limit,

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, SandboxImageError, SandboxSnapshotError, SandboxUnavailableError
+from aviato.server.backends.capabilities import Capability
 from aviato.server.images.image_errors import disk_error
 from aviato.server.images.oci_reference import parse_own_name
 from aviato.server.link.file_calls import InTime
@@ -223,9 +224,10 @@ class Snapshots:
             raise SandboxSnapshotError(f"sandbox {sandbox_id} {why}", sandbox_id=sandbox_id, reason="no_layers")
 
     def _store(self, sandbox_id: str | None) -> ImageStore:
+        self._backend.require(Capability.SNAPSHOTS, "snapshot")
         store = self._backend.image_store
         if store is None:
-            message = f"the backend {self._backend.name!r} of this server takes no snapshots"
+            message = f"the images of the backend {self._backend.name!r} cannot be had"
             raise SandboxSnapshotError(message, sandbox_id=sandbox_id, reason="no_image_store")
         return store
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from aviato.exceptions import AviatoError, SandboxResourceExhaustedError
+from aviato.server.backends.capabilities import Capability
 from aviato.server.service.commands_of_server import warm_up
 from aviato.server.service.specs import spec_of
 from aviato.wire.errors import RequestConflictError
@@ -122,10 +123,12 @@ class WarmPools:
         Raises:
             RequestConflictError: it is another caller's, or of another kind.
             SandboxResourceExhaustedError: the caller has too many.
+            AviatoValidationError: the backend keeps none ready.
             AviatoError: sandboxes of this kind cannot be had.
         """
         pool = self._own.get(pool_id)
         if pool is None:
+            self._backend.require(Capability.POOLS, "pool")
             if (
                 caller.tenant is not None
                 and sum(one.owner == caller.tenant for one in self._own.values()) >= MOST_POOLS_OF_A_KEY
@@ -135,8 +138,6 @@ class WarmPools:
             size = min(request.size, caller.max_sandboxes or request.size)
             pool = _Pool(pool_id=pool_id, owner=caller.tenant, size=size, wanted=size, request=request.sandbox)
             self._own[pool_id] = pool
-            if not self._backend.claims:
-                pool.message = f"the backend {self._backend.name!r} keeps no sandboxes ready"
         elif pool.owner != caller.tenant or _said(pool.request) != _said(request.sandbox):
             raise RequestConflictError(f"{pool_id} was used before for another pool")
         pool.expires_at = time.monotonic() + KEPT_SECONDS
@@ -226,7 +227,7 @@ class WarmPools:
         return PoolInfo(pool_id=str(pool.pool_id), size=pool.size, ready=len(pool.ready), message=pool.message)
 
     def _fill(self, pool: _Pool) -> None:
-        if self._closed or not self._backend.claims or len(pool.ready) >= pool.wanted:
+        if self._closed or len(pool.ready) >= pool.wanted:
             return
         if pool.filling is None or pool.filling.done():
             pool.filling = asyncio.create_task(self._filled(pool), name=f"fill the pool {pool.pool_id or pool.request.image}")

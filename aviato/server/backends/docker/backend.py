@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
+from aviato.server.backends.base import Capability
 from aviato.server.backends.docker import containers, plan, probe, profile
 from aviato.server.backends.docker.engine import Engine, EngineError, NoLibrary, find_address
 from aviato.server.backends.docker.images import EngineImages
@@ -54,9 +55,7 @@ class DockerBackend(PlacedBackend):
     """
 
     name = "docker"
-    exposes_ports = True
-    carries_egress = True
-    claims = True
+    capabilities = frozenset(Capability) - {Capability.PACKAGES, Capability.IMAGE_STORE, Capability.SNAPSHOTS}
     unkept_promises = UNKEPT
 
     def __init__(self, directory: Path, *, default_image: str = DEFAULT_IMAGE, address: str | None = None) -> None:

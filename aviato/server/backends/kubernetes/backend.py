@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxUnavailableError
-from aviato.server.backends.base import Backend, SandboxSpec
+from aviato.server.backends.base import Backend, Capability, SandboxSpec
 from aviato.server.backends.kubernetes import objects, plan, probe
 from aviato.server.backends.kubernetes.cluster import NOT_FOUND, Cluster, ClusterError, NoCluster, NoLibrary
 from aviato.server.backends.kubernetes.images import PodImages, pull_failed
@@ -75,8 +75,12 @@ class KubernetesBackend(Backend):
     name = "kubernetes"
     runway_ids = None
     tower_ids = None
-    networks_itself = frozenset({"internet"})
-    claims = True
+    capabilities = frozenset(
+        {
+            *(Capability.INTERNET, Capability.LOCAL_SOCKETS, Capability.MOUNTED_FILES, Capability.WORKING_DIR),
+            *(Capability.USERS, Capability.IMAGES, Capability.POOLS),
+        }
+    )
     shares_sandboxes = True
     creates_at_once = 64
     unkept_promises = UNKEPT

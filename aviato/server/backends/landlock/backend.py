@@ -7,8 +7,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from aviato.exceptions import AviatoValidationError, SandboxImageError
-from aviato.server.backends.base import Check, Limit, ResolvedImage, SandboxSpec
+from aviato.server.backends.base import Capability, Check, Limit, ResolvedImage, SandboxSpec
 from aviato.server.backends.landlock import plan, probe, promises, remains, rules
 from aviato.server.backends.local import facts, filters, syscalls
 from aviato.server.backends.local import landlock_calls as calls
@@ -37,11 +36,8 @@ class LandlockBackend(LocalBackend):
     """
 
     name = "landlock"
-    exposes_ports = False
-    carries_egress = False
-    keeps_images = False
+    capabilities = frozenset({Capability.PACKAGES, Capability.POOLS})
     ids = 1
-    local_sockets = False
 
     def __init__(self, directory: Path, **options: Any) -> None:
         super().__init__(directory, **options)
@@ -69,9 +65,8 @@ class LandlockBackend(LocalBackend):
 
     def resolve_image(self, reference: str | None, *, fallback: str | None = None) -> ResolvedImage:
         """See `Backend`."""
-        if reference in self._registered or parse(reference).kind in ("name", "path"):
-            why = "the backend 'landlock' cannot give a sandbox another root directory; it has 'host' alone"
-            raise SandboxImageError(f"image {reference!r}: {why}")
+        if reference in self._registered or parse(reference).kind not in ("host", "python"):
+            self.require(Capability.IMAGES, f"image {reference!r}")
         return super().resolve_image(reference, fallback=fallback)
 
     def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
@@ -79,16 +74,6 @@ class LandlockBackend(LocalBackend):
         held = limits_of(spec.requests, spec.limits, self._facts)
         shared = Limit(value=None, strength="none")  # /dev/shm is the machine's, and nobody comes there.
         return {**held, "shm": shared, "processes": replace(held["processes"], strength="watched")}
-
-    def check(self, spec: SandboxSpec) -> None:
-        """See `Backend`."""
-        super().check(spec)
-        given = {"working_dir": spec.working_dir is not None, "mounted_files": bool(spec.mounted_files)}
-        why = "the backend 'landlock' has no root directory of the sandbox's own in which that path could be"
-        refused = {name: why for name, used in given.items() if used}
-        if refused:
-            text = "; ".join(f"{name}: {problem}" for name, problem in refused.items())
-            raise AviatoValidationError(text, field_violations=refused)
 
     def shared_paths(self) -> list[str]:
         """See `Backend`."""

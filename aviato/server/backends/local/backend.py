@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxImageError, SandboxUnavailableError
-from aviato.server.backends.base import Check, Limit, ResolvedImage, SandboxSpec
+from aviato.server.backends.base import Capability, Check, Limit, ResolvedImage, SandboxSpec
 from aviato.server.backends.local import (
     binary,
     bounds,
@@ -114,13 +114,9 @@ class LocalBackend(PlacedBackend):
     """
 
     name = "local"
-    exposes_ports = True
-    carries_egress = True
-    claims = True
+    capabilities = frozenset(Capability)
     ids = subordinate.IDS
     """So many a sandbox is to have, where there are as many for each."""
-    keeps_images = True
-    """Whether sandboxes can be made of images other than directories of this machine."""
 
     def __init__(
         self,
@@ -178,7 +174,9 @@ class LocalBackend(PlacedBackend):
             await self._look(program, early=True)
         finally:
             self._zygote = await starting if starting is not None else None
-        if self.keeps_images:
+        if self.ids_each <= 1:
+            self.capabilities -= {Capability.USERS}
+        if Capability.IMAGE_STORE in self.capabilities:
             self._images.store = await asyncio.to_thread(self._open_store)
             self._images.has_users = self.ids_each > 1
         if self._zygote is not None:
