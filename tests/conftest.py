@@ -27,7 +27,7 @@ from tests.default_image import BEFORE_SERVE, replace_here
 from tests.short_form import SHORT
 
 # Before anything imports it, so that its assertions say what they compared.
-pytest.register_assert_rewrite("aviato.server.backends.conformance")
+pytest.register_assert_rewrite("aviato.promises", "aviato.server.backends.conformance")
 
 START_SECONDS = 40.0
 SERVE = f"{BEFORE_SERVE}from aviato.cli.main import main; main()"

@@ -94,20 +94,6 @@ def test_a_container_that_is_killed_is_no_verdict(make_docker: Callable[..., Any
     assert verdict.result()[0].passed is True  # By another sandbox.
 
 
-def test_its_own_end_is_told(make_docker: Callable[..., Any], engine: Engine) -> None:
-    make_docker()
-    sandbox = aviato.Sandbox.run(detached=True, max_lifetime_seconds=1)
-    with pytest.raises(aviato.AviatoError, match="lifetime"):
-        sandbox.exec(["sleep", "30"]).result()
-
-
-def test_a_main_command_s_end_is_the_sandbox_s(make_docker: Callable[..., Any]) -> None:
-    make_docker()
-    with aviato.Session() as session:
-        sandbox = session.sandbox(command="sh", args=["-c", "exit 7"])
-        assert sandbox.wait_until_complete().result().returncode == 7
-
-
 def test_an_engine_that_is_restarted(make_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() != 0 or shutil.which("dockerd") is None:
         pytest.skip("only root starts a dockerd")

@@ -1,14 +1,11 @@
-"""What users do, in containers: the promises of sandboxes, whatever carries them."""
+"""What containers have of their own beside the promises (`test_promises.py`): labels, images, what is left in the engine."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,6 @@ import pytest
 
 import aviato
 from aviato import NetworkOptions
-from aviato.rl import Task, evaluate
 from tests.docker.conftest import SMALL_USERS
 from tests.docker.engines import Engine
 
@@ -31,44 +27,6 @@ def session(make_docker: Callable[..., Any]) -> Iterator[aviato.Session]:
 
 def mine(engine: Engine) -> list[dict[str, Any]]:
     return [one for one in engine.containers() if "aviato.sandbox" in one["Labels"]]
-
-
-def test_commands(session: aviato.Session) -> None:
-    sandbox = session.sandbox(environment_variables={"OWN": "own"})
-    result = sandbox.exec(["sh", "-c", "cat; echo $OWN; echo err >&2; exit 3"], stdin="in\n").result()
-    assert (result.stdout, result.stderr, result.returncode) == ("in\nown\n", "err\n", 3)
-    assert sandbox.exec(["nothing-of-this-name"]).result().returncode == 127
-    assert sandbox.exec(["sh", "-c", "kill -TERM $$"]).result().returncode == 128 + signal.SIGTERM
-    with pytest.raises(aviato.SandboxCommandTimeoutError):
-        sandbox.exec(["sleep", "60"], timeout_seconds=0.2).result()
-    left = sandbox.exec(["sh", "-c", "sleep 100 & echo $!"]).result()
-    assert sandbox.exec(["kill", "-0", left.stdout.strip()]).result().returncode == 0
-    running = sandbox.exec(["sleep", "100"])
-    running.send_signal(signal.SIGKILL).result()
-    assert running.result().returncode == 128 + signal.SIGKILL
-    commands = [sandbox.exec(["echo", str(number)]) for number in range(20)]
-    assert [one.result().stdout for one in commands] == [f"{number}\n" for number in range(20)]
-
-
-def test_input_that_comes_bit_by_bit(session: aviato.Session) -> None:
-    process = session.sandbox().exec(["cat"], stdin=True)
-    lines = iter(process.stdout)
-    for word in ("one\n", "two\n"):
-        process.stdin.write(word.encode()).result()
-        assert next(lines) == word
-    process.stdin.close().result()
-    assert process.result().returncode == 0
-
-
-def test_files(session: aviato.Session) -> None:
-    sandbox = session.sandbox()
-    content = os.urandom(3 << 20)
-    sandbox.write_file("f", content).result()
-    assert sandbox.read_file("f").result() == content
-    assert [Path(entry.path).name for entry in sandbox.list_files(".").result()] == ["f"]
-    assert sandbox.exec(["sh", "-c", "pwd; wc -c < f"]).result().stdout.split() == ["/workspace", str(3 << 20)]
-    with pytest.raises(aviato.SandboxFileError):
-        sandbox.read_file("/nothing").result()
 
 
 def test_the_way_in_is_gone(session: aviato.Session) -> None:
@@ -109,17 +67,6 @@ def test_tags_are_labels(session: aviato.Session, engine: Engine) -> None:
     assert mine(engine)[0]["Labels"]["aviato.tags"] == '["eval", "wandb-run:abc", "step=7"]'
 
 
-def test_ports(make_docker: Callable[..., Any], python_image: str) -> None:
-    make_docker(python_image)
-    with aviato.Session() as session:
-        sandbox = session.sandbox(ports=[8000])
-        sandbox.write_file("/srv/hello", b"from inside").result()
-        sandbox.exec(["python3", "-m", "http.server", "8000", "-d", "/srv"])
-        sandbox.wait_for_port(8000).result()
-        with urllib.request.urlopen(f"http://{sandbox.service_address}/hello") as answer:
-            assert answer.read() == b"from inside"
-
-
 def test_there_is_no_network_but_by_the_proxy(make_docker: Callable[..., Any], python_image: str) -> None:
     make_docker(python_image)
     ask = "import urllib.request as u\ntry: u.urlopen('http://203.0.113.1/', timeout=3)\nexcept Exception as e: print(repr(e))"
@@ -128,14 +75,6 @@ def test_there_is_no_network_but_by_the_proxy(make_docker: Callable[..., Any], p
         assert "unreachable" in alone.lower()
         proxied = session.sandbox(network=NetworkOptions(egress_mode=["example.com"]))
         assert "403" in proxied.exec(["python3", "-c", ask]).result().stdout
-
-
-def test_verdicts(make_docker: Callable[..., Any], python_image: str) -> None:
-    make_docker(python_image)
-    tests = "from solution import double\n\ndef test_it():\n    assert double(2) == 4\n"
-    codes = ["def double(n):\n    return 2 * n\n", "def double(n):\n    return n\n", "while True: pass\n"]
-    outcomes = evaluate([Task(code=code, tests=[tests]) for code in codes], timeout_seconds=5).result()
-    assert [outcome.passed for outcome in outcomes] == [True, False, False]
 
 
 def test_the_example(make_docker: Callable[..., Any], python_image: str) -> None:
@@ -156,31 +95,6 @@ def test_on_a_loop(make_docker: Callable[..., Any], engine: Engine) -> None:
             return [result.stdout.strip() for result in results]
 
     assert len(set(asyncio.run(main()))) == 2
-
-
-def test_resets_and_pools(session: aviato.Session, engine: Engine) -> None:
-    sandbox = session.sandbox(environment_variables={"A": "1"})
-    sandbox.write_file("f", b"x").result()
-    sandbox.reset().result()
-    assert sandbox.exec(["sh", "-c", "ls; echo $A"]).result().stdout == "1\n"
-    with session.pool(1, warmup=["touch warm"]) as pool:
-        deadline = time.monotonic() + 30
-        while not pool.ready().result():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        taken = pool.sandbox(environment_variables={"B": "2"})
-        assert taken.exec(["sh", "-c", "ls; echo $B"]).result().stdout == "warm\n2\n"
-
-
-@pytest.mark.parametrize("what", ["snapshot", "fork", "packages"])
-def test_what_there_is_not_is_refused_by_name(session: aviato.Session, what: str) -> None:
-    with pytest.raises(aviato.AviatoError, match="the backend 'docker'"):
-        if what == "packages":
-            session.sandbox(packages="/usr").wait()
-        elif what == "fork":
-            session.sandbox().fork(2)[0].wait()
-        else:
-            session.sandbox().snapshot().result()
 
 
 def test_many_at_once_leave_nothing(make_docker: Callable[..., Any], engine: Engine) -> None:

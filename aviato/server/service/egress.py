@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxUnavailableError
+from aviato.server.backends.capabilities import Capability
 from aviato.server.egress.journal import Journal
 from aviato.server.egress.lookup import LOOKUPS_A_SANDBOX, Lookup
 from aviato.server.egress.policy import make_policy, networks
@@ -141,7 +142,7 @@ class Egress:
     async def _listener(self, place_id: str, request: CreateSandbox) -> socket.socket | None:
         """What process 1 makes inside; None where there is no way out."""
         port = port_of(request)
-        if port is None or not self._backend.carries_egress:
+        if port is None or Capability.EGRESS not in self._backend.capabilities:
             return None  # There is none, or the backend has brought it about.
         channel = await self._backend.open_descriptor_channel(place_id)
         try:

@@ -78,7 +78,7 @@ class KubernetesBackend(Backend):
     capabilities = frozenset(
         {
             *(Capability.INTERNET, Capability.LOCAL_SOCKETS, Capability.MOUNTED_FILES, Capability.WORKING_DIR),
-            *(Capability.USERS, Capability.IMAGES, Capability.POOLS),
+            *(Capability.IMAGES, Capability.POOLS),
         }
     )
     shares_sandboxes = True
@@ -88,6 +88,8 @@ class KubernetesBackend(Backend):
     def __init__(self, directory: Path, *, default_image: str = DEFAULT_IMAGE, options: ClusterOptions | None = None) -> None:
         self._options = options or ClusterOptions()
         self.start_seconds = self._options.start_seconds
+        if self._options.security == "root":
+            self.capabilities = KubernetesBackend.capabilities | {Capability.USERS}
         self._images = PodImages(default_image)
         self._default_image = default_image
         self._cluster: Cluster | None = None
