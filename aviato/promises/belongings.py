@@ -41,6 +41,9 @@ def test_a_secret(session: aviato.Session, server: Server) -> None:
     assert sandbox.exec(["sh", "-c", 'printf "%s" "$TOKEN"']).result().stdout == value
     assert sandbox.exec(["sh", "-c", "while ! [ -s main ]; do sleep 0.02; done; cat main"]).result().stdout == value
     assert value not in repr(sandbox) and value not in server.log()
+    other = session.sandbox(secrets=[secret])
+    other.reset().result()
+    assert other.exec(["sh", "-c", 'printf "%s" "$TOKEN"']).result().stdout == value
     assert "x" not in session.sandbox().exec(["sh", "-c", 'printf "%s" "${TOKEN+x}"']).result().stdout
     with pytest.raises(aviato.AviatoValidationError):
         session.sandbox(secrets=[aviato.Secret(store="env", name="NO_SUCH_NAME")]).wait()

@@ -75,7 +75,7 @@ def test_a_port(session: aviato.Session) -> None:
     sandbox = session.sandbox(ports=[8000]).wait()
     assert sandbox.exposed_ports == (8000,) and sandbox.service_urls[8000].endswith(sandbox.service_address or "?")
     assert sandbox.applied_ingress_mode == "public"
-    sandbox.exec(["python3", "-c", SERVES], detach=True)
+    sandbox.exec(["sh", "-c", 'python3 -c "$0" >/dev/null 2>&1 &', SERVES], check=True).result()
     url = sandbox.wait_for_port(8000).result()
     for path in ("/a", "/b"):
         with urllib.request.urlopen(url.rstrip("/") + path, timeout=10) as answer:

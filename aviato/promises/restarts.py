@@ -7,11 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
+from dataclasses import replace
 
 import pytest
 
 import aviato
-from aviato.promises.serving import Server
+from aviato.promises.declared import needs
+from aviato.promises.network import ASKS, SERVES
+from aviato.promises.serving import SECRET, Server, Serving
+from aviato.server.backends.capabilities import Capability
 
 HOLDER = """
 import sys, aviato
@@ -77,6 +82,96 @@ def test_a_server_that_hands_over(own_server: Server) -> None:
     assert running.result().returncode == 3
     own_server.stop(signal.SIGINT)
     assert own_server.places() == []
+
+
+@needs(Capability.PORTS)
+def test_ports_are_as_before(own_server: Server) -> None:
+    """A port has the same address after a restart, and what listens inside is reached by it."""
+    sandbox = aviato.Sandbox.run(detached=True, ports=[8000])
+    sandbox.exec(["sh", "-c", 'python3 -c "$0" >/dev/null 2>&1 &', SERVES], check=True).result()
+    url = sandbox.wait_for_port(8000).result()
+    own_server.stop(signal.SIGKILL)
+    own_server.start()
+    again = aviato.Sandbox.from_id(sandbox.sandbox_id).result()
+    assert again.wait_for_port(8000).result() == url
+    with urllib.request.urlopen(url.rstrip("/") + "/again", timeout=10) as answer:
+        assert answer.read() == b"from inside: /again"
+    again.stop(graceful_shutdown_seconds=0).result()
+
+
+@needs(Capability.EGRESS)
+def test_the_way_out_is_as_before(own_server: Server) -> None:
+    """A sandbox with a list of hosts has its proxy after a restart, which refuses the others."""
+    sandbox = aviato.Sandbox.run(detached=True, network=aviato.NetworkOptions(egress_mode=["listed.example"]))
+    ask = ["python3", "-c", ASKS, "http://other.example/"]
+    assert sandbox.exec(ask).result().stdout == "HTTP 403\n"
+    own_server.stop(signal.SIGKILL)
+    own_server.start()
+    assert sandbox.exec(ask).result().stdout == "HTTP 403\n"
+    sandbox.stop(graceful_shutdown_seconds=0).result()
+
+
+@needs(Capability.SNAPSHOTS)
+def test_what_was_written_before(own_server: Server) -> None:
+    """A snapshot of a sandbox that was taken up again has what it wrote under the server before; so has a reset to it."""
+    sandbox = aviato.Sandbox.run(detached=True)
+    sandbox.write_file("f", b"before").result()
+    own_server.stop(signal.SIGKILL)
+    own_server.start()
+    again = aviato.Sandbox.from_id(sandbox.sandbox_id).result()
+    taken = again.snapshot().result()
+    with aviato.Sandbox(container_image=taken.snapshot_id) as other:
+        assert other.read_file("f").result() == b"before"
+    again.remove("f").result()
+    again.reset(to=taken).result()
+    assert again.read_file("f").result() == b"before"
+    again.stop(graceful_shutdown_seconds=0).result()
+
+
+def test_what_it_was_made_with(own_server: Server) -> None:
+    """Variables and secrets are those of a sandbox's commands under the next server, too."""
+    secret = aviato.Secret(store="env", name=SECRET[0], env_var="TOKEN")
+    sandbox = aviato.Sandbox.run(detached=True, secrets=[secret], environment_variables={"A": "1"})
+    look = ["sh", "-c", 'printf "%s %s" "$A" "$TOKEN"']
+    assert sandbox.exec(look).result().stdout == f"1 {SECRET[1]}"
+    own_server.stop(signal.SIGKILL)
+    own_server.start()
+    assert sandbox.exec(look).result().stdout == f"1 {SECRET[1]}"
+    sandbox.stop(graceful_shutdown_seconds=0).result()
+
+
+def test_a_server_that_is_told_to_end(own_server: Server) -> None:
+    """SIGINT to the server ends its sandboxes: `terminated`, reason `shutdown`, which is infrastructure; nothing is left."""
+    sandbox = aviato.Sandbox.run(detached=True).wait()
+    own_server.stop(signal.SIGINT)
+    assert own_server.places() == []
+    own_server.start()
+    again = aviato.Sandbox.from_id(sandbox.sandbox_id).result()
+    assert (again.status, again.status_reason) == ("terminated", "shutdown")
+    with pytest.raises(aviato.SandboxTerminatedError) as caught:
+        again.exec(["true"]).result()
+    assert caught.value.is_infrastructure
+
+
+def test_no_server_for_long(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a server for the orphan timeout a sandbox ends by itself: reason `orphaned`, which is infrastructure."""
+    if serving.base_url is not None:
+        pytest.skip("the server that is asked is not the suite's own")
+    server = Server(replace(serving, variables={**serving.variables, "AVIATO_ORPHAN_TIMEOUT": "2"}))
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+    try:
+        sandbox = aviato.Sandbox.run(detached=True).wait()
+        server.stop(signal.SIGKILL)
+        time.sleep(4.0)  # Nobody can be asked meanwhile.
+        server.start()
+        again = aviato.Sandbox.from_id(sandbox.sandbox_id).result()
+        again.wait_until_complete(raise_on_termination=False).result()
+        assert (again.status, again.status_reason) == ("terminated", "orphaned")
+        with pytest.raises(aviato.SandboxTerminatedError) as caught:
+            again.exec(["true"]).result()
+        assert caught.value.is_infrastructure
+    finally:
+        server.close()
 
 
 def test_a_client_that_is_killed(own_server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Backends that say what they do not do: each is the small one of `tests/bubblewrap_backend` with one thing wrong."""
+"""Backends that say what they do not do: each has one thing wrong, most the small one of `tests/bubblewrap_backend`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aviato.server.backends.base import Capability, Limit, ResolvedImage, SandboxSpec
+from aviato.server.backends.local.backend import LocalBackend
 from aviato.server.link.link import Process1Link
 from tests import bubblewrap_backend
 from tests.bubblewrap_backend import BubblewrapBackend
@@ -105,3 +106,16 @@ class OneDirectory(_OtherRoot):
         os.makedirs(common, exist_ok=True)
         self.more = ("--bind", str(common), "/workspace")
         super().__init__(directory, **options)
+
+
+class ClaimsNothing(LocalBackend):
+    """What was ready is handed out as it is."""
+
+    def claim(self, spec: SandboxSpec, link: Process1Link) -> None:
+        pass
+
+
+class OneProc(_OtherRoot):
+    """Sandboxes see the machine's processes."""
+
+    more = ("--ro-bind", "/proc", "/proc")
