@@ -363,6 +363,7 @@ SHORT = {
         "test_there_and_back": 3,
         "test_times_of_one_of_a_pool": 0,
         "test_what_cannot_be_started": 3,
+        "test_verdicts_that_a_server_dies_in": 0,
         "test_what_ended_while_there_was_no_server": 0,
         "test_what_it_was_made_with": 0,
         "test_what_was_written_before": 0,

@@ -11,7 +11,10 @@ PACKAGE = "aviato.promises"
 
 def main() -> int:
     """Hand the checks to pytest; returns its exit status."""
-    import pytest
+    try:
+        import pytest
+    except ImportError:
+        sys.exit("the checks are run by pytest, which is not installed: pip install pytest")
 
     parser = argparse.ArgumentParser(prog=f"python -m {PACKAGE}", description=__doc__)
     which = parser.add_mutually_exclusive_group(required=True)

@@ -16,6 +16,7 @@ import aviato
 from aviato.promises.declared import needs
 from aviato.promises.network import ASKS, SERVES
 from aviato.promises.serving import SECRET, Server, Serving
+from aviato.rl import Task, evaluate
 from aviato.server.backends.capabilities import Capability
 
 HOLDER = """
@@ -172,6 +173,18 @@ def test_no_server_for_long(serving: Serving, monkeypatch: pytest.MonkeyPatch) -
         assert caught.value.is_infrastructure
     finally:
         server.close()
+
+
+def test_verdicts_that_a_server_dies_in(own_server: Server) -> None:
+    """A server that is killed while code is judged changes no verdict."""
+    test = "import time\nfrom solution import x\ndef test_it():\n    time.sleep(3)\n    assert x == 1\n"
+    judged = evaluate([Task(code=f"x = {value}\n", tests=[test]) for value in (1, 2)], timeout_seconds=30)
+    while own_server.health()["live_sandboxes"] < 2:
+        assert not judged.done()
+        time.sleep(0.05)
+    own_server.stop(signal.SIGKILL)
+    own_server.start()
+    assert [outcome.passed for outcome in judged.result()] == [True, False]
 
 
 def test_a_client_that_is_killed(own_server: Server) -> None:
