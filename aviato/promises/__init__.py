@@ -2,7 +2,8 @@
 
 Each check says in its docstring the promise that it holds. They use the public client and nothing else, so they say nothing of
 how a backend is made. What the backend does not declare (`Capability`) has to be refused by name; what it names in
-`unkept_promises` is not asked of it; all else has to work. Sandboxes need `sh`, the usual tools and `python3`. ::
+`unkept_promises` (`processes`, `paths`, `signals`, `mounted files`) is not asked of it; all else has to work. Sandboxes need
+`sh`, the usual tools and `python3`. ::
 
     python -m aviato.promises --backend MODULE:CLASS
     python -m aviato.promises --server http://host:port

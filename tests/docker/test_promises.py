@@ -13,6 +13,8 @@ from tests.docker.engines import Engine
 from tests.docker.test_sandboxes import mine
 from tests.promises.conftest import serving_of
 
+pytestmark = pytest.mark.timeout(300)  # The first one may have the image made.
+
 
 @pytest.fixture(scope="module")
 def serving(engine: Engine, python_image: str) -> Iterator[Serving]:
