@@ -136,7 +136,8 @@ def test_a_wrong_value_is_said_by_the_name_that_its_giver_knows(name, value, tmp
 def test_the_backends_are_named():
     with pytest.raises(
         AviatoValidationError,
-        match="AVIATO_BACKEND is 'podman': there is no such backend; there are 'docker', 'kubernetes', 'landlock', 'local', or MODULE:CLASS",
+        match="AVIATO_BACKEND is 'podman': there is no such backend; there are 'docker', 'kubernetes', 'landlock', 'local', "
+        "or MODULE:CLASS",
     ):
         load({}, {"AVIATO_BACKEND": "podman"})
 

@@ -1,7 +1,7 @@
 """The images that the tests need on the nodes of a cluster, as files that `docker load` and its like take.
 
-`python -m tests.kubernetes.pods.images DIRECTORY` writes them, and prints a line for each: the file, and the variable that names
-it to the tests. Where none can be made it says why, with 77.
+`python -m tests.kubernetes.pods.images DIRECTORY` writes them, and prints a line for each: the file, and the variable that
+names it to the tests. Where none can be made it says why, with 77.
 """
 
 from __future__ import annotations
