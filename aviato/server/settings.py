@@ -44,8 +44,8 @@ class ServerSettings(BaseModel):
     state_dir: str | None = Field(None, description="State directory (default: /var/lib/aviato, or /var/tmp/aviato-UID).")
     backend: str = Field(
         "local",
-        description="What carries the sandboxes: local, landlock without namespaces, docker for containers, kubernetes for pods, "
-        "or MODULE:CLASS.",
+        description="What carries the sandboxes: local, landlock without namespaces, docker for containers, "
+        "kubernetes for pods, or MODULE:CLASS.",
     )
     docker_host: str | None = Field(
         None,
