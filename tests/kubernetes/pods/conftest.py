@@ -46,6 +46,10 @@ class Namespace:
         theirs = ("kube-root-ca", "default-token")
         return [one for one in found if not own or not one["metadata"]["name"].startswith(theirs)]
 
+    def nodes(self) -> list[str]:
+        """The names of the cluster's nodes."""
+        return sorted(one["metadata"]["name"] for one in json.loads(self.kubectl("get", "nodes", "-o", "json"))["items"])
+
     def pod(self, sandbox_id: str) -> dict[str, Any]:
         """The pod of a sandbox."""
         return next(one for one in self.all("pods") if one["metadata"]["labels"]["aviato.dev/sandbox"] == sandbox_id)
