@@ -37,8 +37,7 @@ class Container:
 
 KUBERNETES = Container(
     name="a Kubernetes pod",
-    # A whole /proc can be asked for (procMount: Unmasked) in pods with user namespaces of their own alone: start-server, of the
-    # project's image, mounts one.
+    # A whole /proc may be asked for (procMount: Unmasked) in newer clusters alone: start-server, of the project's image, mounts one.
     remedy=(
         "in its container: {command: [start-server], securityContext: {runAsUser: 0, "
         "capabilities: {drop: [ALL], add: [CHOWN, DAC_OVERRIDE, SETFCAP, SETGID, SETPCAP, SETUID, SYS_ADMIN]}, "
