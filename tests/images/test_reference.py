@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aviato.exceptions import SandboxImageError
-from aviato.server.images.interpreters import Interpreter, choose, find_interpreters, inspect
+from aviato.server.images.interpreters import Interpreter, bin_directories, choose, find_interpreters, inspect
 from aviato.server.images.reference import Reference, parse
 from aviato.server.images.resolve import LocalImages
 
@@ -152,3 +154,16 @@ def test_what_is_no_interpreter(tmp_path):
 
 def test_this_machine_has_one():
     assert find_interpreters()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_a_home_that_may_not_be_entered_has_no_interpreters(tmp_path):
+    """As of a process that has become another user and keeps its HOME."""
+    (tmp_path / ".pyenv" / "versions").mkdir(parents=True)
+    tmp_path.chmod(0o700)
+    uid = os.geteuid()
+    os.seteuid(12345)
+    try:
+        assert f"{tmp_path}/miniconda3/bin" in bin_directories(str(tmp_path))
+    finally:
+        os.seteuid(uid)

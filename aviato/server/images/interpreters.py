@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,9 @@ def bin_directories(home: str) -> list[str]:
     """Where interpreters are looked for, in order of preference."""
     found = ["/usr/bin", "/usr/local/bin"]
     roots = ["/opt", f"{home}/.pyenv/versions", "/opt/pyenv/versions", f"{home}/.local/share/uv/python"]
-    found += [str(path) for root in roots for path in sorted(Path(root).glob("*/bin"), reverse=True)]
+    for root in roots:
+        with suppress(OSError):  # A home that was another user's, say.
+            found += [str(path) for path in sorted(Path(root).glob("*/bin"), reverse=True)]
     conda = ("miniconda3", "anaconda3", "miniforge3", "mambaforge")
     return found + [f"{home}/{name}/bin" for name in conda]
 

@@ -37,7 +37,7 @@ class Container:
 
 KUBERNETES = Container(
     name="a Kubernetes pod",
-    # A whole /proc may be asked for (procMount: Unmasked) in newer clusters alone: start-server, of the project's image, mounts one.
+    # Only newer clusters may be asked for a whole /proc (procMount: Unmasked): start-server of our image mounts one.
     remedy=(
         "in its container: {command: [start-server], securityContext: {runAsUser: 0, "
         "capabilities: {drop: [ALL], add: [CHOWN, DAC_OVERRIDE, SETFCAP, SETGID, SETPCAP, SETUID, SYS_ADMIN]}, "
