@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -16,6 +17,14 @@ DEPLOY = ROOT / "deploy" / "kubernetes"
 OVERLAYS = sorted(path.name for path in (DEPLOY / "overlays").iterdir())
 IMAGE = "registry.example.org/aviato/server"
 Objects = list[dict[str, Any]]
+
+
+def lacking() -> str | None:
+    """Why this machine cannot build them, if it cannot."""
+    if shutil.which("kubectl") is None:
+        return "no kubectl"
+    done = subprocess.run(["kubectl", "version", "--client", "-o", "json"], capture_output=True, text=True, check=False)
+    return None if "kustomizeVersion" in done.stdout else "this kubectl has a kustomize from before version 4"
 
 
 def built(directory: Path, cluster: Cluster | None = None, image: str | None = None) -> Objects:

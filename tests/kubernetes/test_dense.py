@@ -17,10 +17,10 @@ from aviato.exceptions import AviatoError
 from aviato.rl import Task, evaluate
 from tests.images.whole_images import make_layout, tar_of
 from tests.kubernetes.conftest import KEY, Cluster, own_namespace
-from tests.kubernetes.manifests import DEPLOY, as_objects, built, of_kind
+from tests.kubernetes.manifests import DEPLOY, as_objects, built, lacking, of_kind
 
 READY = "--timeout=100s"
-pytestmark = pytest.mark.timeout(170)
+pytestmark = [pytest.mark.timeout(170), pytest.mark.skipif(lacking() is not None, reason=str(lacking()))]
 
 
 def pod(name, image, security, **fields):

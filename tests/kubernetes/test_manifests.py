@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 
 from aviato.server.backends.local import container
 from tests.kubernetes.conftest import Cluster
-from tests.kubernetes.manifests import DEPLOY, OVERLAYS, as_objects, built, of_kind
+from tests.kubernetes.manifests import DEPLOY, OVERLAYS, as_objects, built, lacking, of_kind
 
-pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
+pytestmark = pytest.mark.skipif(lacking() is not None, reason=str(lacking()))
 
 
 def container_of(objects):
