@@ -40,6 +40,9 @@ def test_what_every_server_has(overlay):
     selectors += [of_kind(objects, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"]]
     selectors += [of_kind(objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"]]
     assert all(selector.items() <= labels.items() and selector for selector in selectors)
+    # Headless ones are in no pod's variables.
+    named = [one["metadata"]["name"] for one in objects if one["kind"] == "Service" and one["spec"].get("clusterIP") != "None"]
+    assert named and not any(name.startswith("aviato") for name in named), "AVIATO_PORT of a service would be a setting"
     keys = next(volume for volume in pod["volumes"] if volume["name"] == "keys")
     assert keys["secret"]["secretName"] == "aviato-keys"
 
