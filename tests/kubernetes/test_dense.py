@@ -58,6 +58,10 @@ def test_doctor_says_what_a_pod_lacks_and_its_lines_repair_it(namespace: Cluster
         assert (code, [one[0] for one in failed]) == (0, []) if failing is None else (1, [failing]), said
         assert failing is None or why in failed[0][1]
         lines |= {one[2] for one in failed}
+    without = ["env", "AVIATO_BACKEND=landlock", "aviato", "run", "echo", "works"]
+    assert namespace.kubectl("exec", "runtime-default", "--", *without) == "works\n", (
+        "in any pod there are sandboxes without namespaces"
+    )
     namespace.kubectl("delete", "pods", *PODS, "--grace-period=0", "--force")
     (line,) = lines
     (repaired,) = as_objects(
