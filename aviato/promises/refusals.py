@@ -54,6 +54,7 @@ ASKED: dict[Capability, tuple[Callable[[Session], Any], ...]] = {
     Capability.SNAPSHOTS: (
         lambda session: session.sandbox().snapshot().result(),
         lambda session: session.sandbox().stop(snapshot_on_stop=True).result(),
+        lambda session: session.sandbox().reset(to="no-such-snapshot").result(),
         _fork,
     ),
     Capability.POOLS: (_pool,),

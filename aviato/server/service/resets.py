@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
+from aviato.server.backends.capabilities import Capability
 from aviato.server.service.images import check_image
 from aviato.server.service.registry import running
 from aviato.wire.ids import RESET_ID, derived_place_id
@@ -83,6 +84,7 @@ class Resets:
             own = self._backend.resolve_image(sandbox.request.image, fallback=sandbox.request.image_fallback)
             check_image(own, caller, own.reference)
             return own
+        self._backend.require(Capability.SNAPSHOTS, "to")
         image = self._backend.resolve_image(to)
         check_image(image, caller, to)
         if not image.is_snapshot:
