@@ -225,7 +225,8 @@ class Snapshot(Suggesting):
         sandbox_id: whose files it has.
         image: that the sandbox was made of.
         image_id: `sha256:…` of the snapshot as an image of the server.
-        size_bytes: of its own layer and the image's below, unpacked.
+        size_bytes: of its own layer and the image's below, unpacked; None where nobody has counted the files yet, which
+            `list_snapshots` does: a snapshot takes the same time whatever there is.
         created_at: when it was taken.
         expires_at: when the server removes it; None: when you do.
     """
@@ -235,7 +236,7 @@ class Snapshot(Suggesting):
     sandbox_id: str
     image: str
     image_id: str
-    size_bytes: int
+    size_bytes: int | None
     created_at: float
     expires_at: float | None = None
 

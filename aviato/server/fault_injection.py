@@ -121,7 +121,7 @@ POINTS = {
     "stop.before": Point(("aviato.server.service.live_sandbox:LiveSandbox.ask_to_end",)),
     "stop.after": Point(("aviato.server.service.sandboxes:Sandboxes.stop",), after=True),
     "move.before": Point(_LEAVE, error=_disk_error),
-    "move.ended": Point(("aviato.server.images.layer_pull:LayerPulls.adopt",)),
+    "move.ended": Point(("aviato.server.images.layer_pull:LayerPulls.move_in",)),
     "move.renamed": Point(("aviato.server.images.layer_pull:_move",), after=True),
     "move.published": Point(("aviato.server.images.layer_pull:LayerPulls._publish",), after=True),
     "move.written": Point(("aviato.server.images.image_snapshots:ImageSnapshots._write",), after=True),

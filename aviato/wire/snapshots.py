@@ -50,8 +50,9 @@ class SnapshotInfo(ResponseModel):
     """That the sandbox was made of."""
     image_id: str
     """`sha256:…` of the snapshot as an image."""
-    size_bytes: int
-    """Of its own layer and those below that are the store's, unpacked."""
+    size_bytes: int | None
+    """Of its own layer and those below that are the store's, unpacked; null where nobody has counted the files yet: the list of
+    snapshots does."""
     created_at: float
     expires_at: float | None
 

@@ -57,6 +57,8 @@ pub struct Confinement {
     pub filter: Vec<u8>,
     /// The network namespace is the zygote's, which has raised its loopback.
     pub network_is_up: bool,
+    /// The sandbox's place, where that is seen by its ids.
+    pub place: Option<OwnedFd>,
     /// What lies below its own layer, the uppermost first, where that is seen by its ids.
     pub lower: Vec<OwnedFd>,
     /// Who made it.
@@ -132,6 +134,7 @@ impl Confinement {
             content,
             filter,
             network_is_up: false,
+            place: None,
             lower: Vec::new(),
             zygote,
             stays: false,
@@ -171,7 +174,12 @@ impl Confinement {
 
     fn take(&mut self, name: &[u8], given: Arguments<'_>) -> io::Result<()> {
         match name {
-            b"place" => sys::enter_directory(text(given.first())?),
+            b"place" => {
+                sys::enter_directory(text(given.first())?)?;
+                // As who may still pass: by another id this directory is closed.
+                self.place.as_ref().map_or(Ok(()), |fd| sys::attach_mount(fd, b"."))
+            }
+            b"own_place" => sys::change_directory(&self.place.take().ok_or_else(malformed)?),
             b"take" => self.take_sources(given),
             b"take_directory" => self.take_directory(given),
             b"identity" => self.have_identity(),

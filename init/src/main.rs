@@ -69,7 +69,7 @@ usage: aviato-init zygote --control FD [--gives-ids] [--copy FD]
        aviato-init install PATH
        aviato-init layer --into FD [--owners] [--below FD]… [--most-bytes N] [--most-files N]
                          [--gives-ids --control FD]
-       aviato-init layer --adopt FD [--first-id N --ids N] [--gives-ids --control FD]
+       aviato-init layer --count FD [--gives-ids --control FD]
        aviato-init layer --pack FD [--owners] [--gives-ids --control FD]
        aviato-init probe --scratch DIRECTORY [--uid N] [--groups DIRECTORY]
        aviato-init --version
@@ -79,8 +79,8 @@ mapped subordinate ids first. serve is process 1 of a sandbox that somebody else
 finds there what it has to do, since container engines pass no descriptors on; with --port the server that
 proves the key in the variable AVIATO_KEY says so over the network. install copies this program to a path.
 layer reads one layer of an image, a tar, and makes of it a directory that overlayfs can be given; it prints
-JSON. With --adopt it makes one of what a dead sandbox has left, and prints the same. With --pack it writes
-the tar of such a directory, and JSON of what went wrong to its standard error. probe tries what sandboxes
+JSON. With --count it prints the same of such a directory that is there already. With --pack it writes the
+tar of one, and JSON of what went wrong to its standard error. probe tries what sandboxes
 need of the kernel, and prints JSON: on the file system of an empty directory, for a uid of the machine
 (under root) and where control groups of version 2 are made.
 
@@ -97,8 +97,7 @@ Each FD is a descriptor that it is started with:
   --into        an empty directory, which becomes the top of the layer
   --below       the top of a layer under it, the uppermost first: directories that the tar leaves out are made as
                 they are there
-  --adopt       the writable layer of a sandbox that has ended; so many ids from the first one become 0 and the rest
-  --pack        the top of a layer
+  --count, --pack  the top of a layer
 ";
 
 fn main() {
@@ -187,7 +186,7 @@ fn zygote(flags: &[String]) -> Result<(), String> {
 fn layer(flags: &[String]) -> Result<(), String> {
     let has = |name: &str| flags.iter().any(|flag| flag == name);
     let gives_ids = has("--gives-ids");
-    if gives_ids || has("--pack") || has("--adopt") {
+    if gives_ids || has("--pack") || has("--count") {
         enter_profile("layer", flags);
     }
     if has("--pack") {
@@ -201,15 +200,8 @@ fn layer(flags: &[String]) -> Result<(), String> {
         None => Ok(u64::MAX),
     };
     let control = if gives_ids { Some(descriptor(flags, "--control")?) } else { None };
-    if has("--adopt") {
-        let number =
-            |name| most(name).and_then(|number| u32::try_from(number).map_err(|_| format!("{name} is too large")));
-        let ids = if has("--ids") {
-            Some(layer::adopt::Ids { first: number("--first-id")?, count: number("--ids")? })
-        } else {
-            None
-        };
-        return say(&layer::adopt(descriptor(flags, "--adopt")?, ids, control.as_ref()));
+    if has("--count") {
+        return say(&layer::count(&descriptor(flags, "--count")?, control.as_ref()));
     }
     let limits = layer::Limits { bytes: most("--most-bytes")?, files: most("--most-files")? };
     let settings = layer::Settings {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::io::OwnedFd;
+use std::os::unix::io::{AsRawFd, OwnedFd};
 
 use crate::json::{object, parse, Value};
 use crate::sys::{self, AT_FDCWD};
@@ -50,16 +50,8 @@ pub fn probe(scratch: &str, uid: Option<u32>, groups: Option<&str>) -> Value {
         found.push(("proc", attempt(NAMESPACES, &mount_proc)));
         found.push(("overlay", overlay(scratch, uid, &attempt)));
         if root {
-            let lower = format!("{scratch}/lower");
-            let between = |pid: i32| seen_by(pid, &[&lower]).map(drop);
-            let tried = Attempt {
-                namespaces: NAMESPACES,
-                uid: Some(uid),
-                group: None,
-                between: Some(&between),
-                inside: &nothing,
-            };
-            found.push(("idmapped", tried.make()));
+            let carries = is_well(&found, "overlay");
+            found.push(("idmapped", idmapped(scratch, uid, carries)));
         }
         if let Some(groups) = groups {
             found.push(("groups", grouped(groups, uid)));
@@ -187,6 +179,36 @@ fn overlay(scratch: &str, uid: u32, attempt: &dyn Fn(u64, Inside<'_>) -> Value) 
         sys::mount_on(Some(b"overlay"), b"merged", Some(b"overlay"), 0, Some(layers))?;
         sys::make_directory(AT_FDCWD, b"merged/made", 0o777)
     })
+}
+
+/// A directory that belongs to root on the disk, and inside to root there; with an overlay in it, where it `carries` one.
+fn idmapped(scratch: &str, uid: u32, carries: bool) -> Value {
+    let tried = || {
+        sys::enter_directory(scratch.as_bytes())?;
+        sys::make_directory(AT_FDCWD, b"place", 0o700)?;
+        for name in ["lower", "upper", "work"] {
+            sys::make_directory(AT_FDCWD, format!("place/{name}").as_bytes(), 0o755)?;
+        }
+        let (gives, takes) = sys::message_pair()?;
+        let between = |pid: i32| {
+            let seen = seen_by(pid, &[b"place"])?;
+            sys::send_message(&gives, b"p", &[seen[0].as_raw_fd()])
+        };
+        let inside = || {
+            private()?;
+            let (_, came) = sys::receive_message(&takes, &mut [0; 8])?;
+            sys::attach_mount(came.first().ok_or_else(|| io::Error::from_raw_os_error(sys::EINVAL))?, b"merged")?;
+            if carries {
+                let layers = b"lowerdir=merged/lower,upperdir=merged/upper,workdir=merged/work,userxattr";
+                sys::mount_on(Some(b"overlay"), b"merged", Some(b"overlay"), 0, Some(layers))?;
+            }
+            sys::make_directory(AT_FDCWD, b"merged/made", 0o777)
+        };
+        let attempt =
+            Attempt { namespaces: NAMESPACES, uid: Some(uid), group: None, between: Some(&between), inside: &inside };
+        Ok(attempt.make())
+    };
+    tried().unwrap_or_else(|error: io::Error| failure("make", &error))
 }
 
 /// Starting a command in its control group of version 2, from among those of process 1.

@@ -26,7 +26,7 @@ const MOST_SENT: usize = 32;
 const FIRST_DESCRIPTOR: RawFd = 3;
 const REPORT_MILLISECONDS: i32 = 10_000;
 /// Of `Given`.
-const GIVEN_BYTES: usize = 6;
+const GIVEN_BYTES: usize = 7;
 /// Below a sandbox's own: their descriptors go in one message, and their names in one page of mount options.
 const MOST_LAYERS: usize = 160;
 /// Where nobody asks for sandboxes no child is held.
@@ -73,23 +73,25 @@ struct Given {
     trees: usize,
     content: bool,
     merged: bool,
+    place: bool,
     lower: usize,
 }
 
 impl Given {
     fn encode(&self) -> [u8; GIVEN_BYTES] {
-        let flags = [self.ports, self.content, self.merged].map(u8::from);
-        [flags[0], self.groups as u8, self.trees as u8, flags[1], flags[2], self.lower as u8]
+        let flags = [self.ports, self.content, self.merged, self.place].map(u8::from);
+        [flags[0], self.groups as u8, self.trees as u8, flags[1], flags[2], flags[3], self.lower as u8]
     }
 
     fn decode(bytes: &[u8]) -> Option<Given> {
         match *bytes {
-            [ports, groups, trees, content, merged, lower] => Some(Given {
+            [ports, groups, trees, content, merged, place, lower] => Some(Given {
                 ports: ports != 0,
                 groups: groups.into(),
                 trees: trees.into(),
                 content: content != 0,
                 merged: merged != 0,
+                place: place != 0,
                 lower: lower.into(),
             }),
             _ => None,
@@ -315,7 +317,9 @@ impl Zygote {
             sys::rename(AT_FDCWD, earlier, AT_FDCWD, place).map_err(&misplaced)?;
             merged = Some(mount);
         }
-        let (listener, note) = make_place(place, &owned, uid, gid, merged.is_some()).map_err(&misplaced)?;
+        let is_mapped = fields.flag("mapped").map_err(wrong)?;
+        let owner = Owner { uid, gid, is_mapped };
+        let (listener, note) = make_place(place, &owned, &owner, merged.is_some()).map_err(&misplaced)?;
         let mut given = vec![connection, listener, note];
         let mut told = Given {
             ports: fields.flag("ports").map_err(wrong)?,
@@ -323,6 +327,7 @@ impl Zygote {
             trees: 0,
             content: false,
             merged: merged.is_some(),
+            place: is_mapped,
             lower: 0,
         };
         if told.ports {
@@ -342,6 +347,7 @@ impl Zygote {
         given.extend(merged);
         let lower = fields.texts("lower").map_err(wrong)?;
         told.lower = lower.len();
+        let seen: Vec<&[u8]> = is_mapped.then_some(place).into_iter().chain(lower.iter().map(Vec::as_slice)).collect();
         if lower.len() > MOST_LAYERS {
             return Err(format!("{} layers below its own, and {MOST_LAYERS} can be", lower.len()));
         }
@@ -356,8 +362,8 @@ impl Zygote {
         let maps = if stays { None } else { Some(ids) };
         if own_group.is_none() && !stays {
             if let Some((spare, _)) = self.spare.take() {
-                match tell_child(&spare, &message, &given, maps, &lower) {
-                    Ok(()) => return Ok(self.has_been_told(spare, request, place, (uid, gid))),
+                match tell_child(&spare, &message, &given, maps, &seen) {
+                    Ok(()) => return Ok(self.has_been_told(spare, request, place, owner.on_disk())),
                     // It has been killed, by an administrator or for the machine's memory: another one does it.
                     Err(error) if matches!(sys::number_of(&error), sys::ESRCH | sys::EPIPE | sys::ENOENT) => {}
                     Err(error) => return Err(failed("its ids")(error)),
@@ -365,8 +371,8 @@ impl Zygote {
             }
         }
         let child = self.bear(own_group.as_ref(), stays).map_err(failed("clone"))?;
-        match tell_child(&child, &message, &given, maps, &lower) {
-            Ok(()) => Ok(self.has_been_told(child, request, place, (uid, gid))),
+        match tell_child(&child, &message, &given, maps, &seen) {
+            Ok(()) => Ok(self.has_been_told(child, request, place, owner.on_disk())),
             Err(error) => {
                 drop(sys::send_signal(child.pid, sys::SIGKILL));
                 Err(failed("its ids")(error))
@@ -389,20 +395,20 @@ impl Zygote {
     }
 }
 
-/// Maps the ids of a child, and tells it what it is; with what lies below its layers, seen by its ids, if that is not its own.
+/// Maps the ids of a child, and tells it what it is; with its place and what lies below its layers, seen by its ids, if they are not its own.
 fn tell_child(
     child: &Child,
     message: &[u8],
     given: &[OwnedFd],
     ids: Option<(u64, u64, u64)>,
-    lower: &[Vec<u8>],
+    seen: &[&[u8]],
 ) -> io::Result<()> {
     if let Some(ids) = ids {
         map_ids(child.pid, ids)?;
     }
     let mut numbers: Vec<RawFd> = given.iter().map(AsRawFd::as_raw_fd).collect();
-    let lower = seen_by(child.pid, lower)?;
-    numbers.extend(lower.iter().map(AsRawFd::as_raw_fd));
+    let seen = seen_by(child.pid, seen)?;
+    numbers.extend(seen.iter().map(AsRawFd::as_raw_fd));
     sys::send_message(&child.told, message, &numbers)
 }
 
@@ -516,6 +522,9 @@ fn confined(
     }
     if given.merged {
         confinement.keep(b"merged", came.next().ok_or_else(lacks)?);
+    }
+    if given.place {
+        confinement.place = Some(came.next().ok_or_else(lacks)?);
     }
     confinement.lower = came.by_ref().take(given.lower).collect();
     if confinement.lower.len() < given.lower {
@@ -642,25 +651,50 @@ pub fn hexadecimal(value: Option<&Value>) -> Vec<u8> {
     digits.chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }
 
+/// Whose a sandbox's directory is.
+struct Owner {
+    uid: u32,
+    gid: u32,
+    /// What is in it has on the disk the ids that a store of images has, and the sandbox sees it by a mount that makes them its own: what it
+    /// leaves can be a layer as it lies there.
+    is_mapped: bool,
+}
+
+impl Owner {
+    /// Whose its layer is there.
+    fn on_disk(&self) -> (u32, u32) {
+        if self.is_mapped {
+            (0, 0)
+        } else {
+            (self.uid, self.gid)
+        }
+    }
+}
+
 /// A sandbox's directory: a listening address, a note that is locked as long as it lives, directories that its id owns.
 ///
-/// Nobody comes in but the server and that id, and it cannot change who does: it passes by its group.
+/// Nobody comes in but the server and that id, and it cannot change who does: it passes by its group. Where it is mapped not even that id
+/// does, since programs in it that are set-uid root would be so outside of the mount; the group tells a later server whose it is.
 ///
 /// One that `is_there` was an earlier sandbox's.
-fn make_place(place: &[u8], owned: &[Vec<u8>], uid: u32, gid: u32, is_there: bool) -> io::Result<(OwnedFd, OwnedFd)> {
-    let is_another = uid != sys::effective_user();
+fn make_place(place: &[u8], owned: &[Vec<u8>], owner: &Owner, is_there: bool) -> io::Result<(OwnedFd, OwnedFd)> {
+    let is_another = owner.uid != sys::effective_user();
     if is_there {
         sys::unlink(AT_FDCWD, &crate::paths::join(place, b"s"))?;
     } else {
-        sys::make_directory(AT_FDCWD, place, if is_another { 0o710 } else { 0o700 })?;
+        let passes = is_another && !owner.is_mapped;
+        sys::make_directory(AT_FDCWD, place, if passes { 0o710 } else { 0o700 })?;
     }
     if is_another && !is_there {
-        sys::own(AT_FDCWD, place, None, Some(gid))?;
+        sys::own(AT_FDCWD, place, None, Some(owner.gid))?;
     }
+    let (uid, gid) = owner.on_disk();
     for name in owned {
         let path = crate::paths::join(place, name);
         sys::make_directory(AT_FDCWD, &path, 0o755)?;
-        sys::own(AT_FDCWD, &path, Some(uid), Some(gid))?;
+        if (uid, gid) != (sys::effective_user(), sys::effective_group()) {
+            sys::own(AT_FDCWD, &path, Some(uid), Some(gid))?;
+        }
     }
     let note = sys::open_at(
         AT_FDCWD,

@@ -50,6 +50,13 @@ def take(session: Session) -> Iterator[Any]:
         Sandbox.delete_snapshot(snapshot_id, missing_ok=True).result()
 
 
+def size(snapshot: aviato.Snapshot) -> int:
+    """As the list of snapshots says, which has counted it."""
+    [found] = [one for one in Sandbox.list_snapshots().result() if one.snapshot_id == snapshot.snapshot_id]
+    assert found.size_bytes is not None
+    return found.size_bytes
+
+
 MADE = """
 mkdir -p d/deep; echo one >text; ln text hard; ln -s text soft; mkfifo pipe; rm /etc/group; rm -r /var/log; mkdir /var/log
 cp /bin/true suid; chmod 6755 suid; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("socket")'
@@ -65,9 +72,7 @@ def test_nobody_can_tell(session: Session, take: Any) -> None:
     snapshot, moved = take(sandbox)
     assert moved
     after = run(sandbox, LISTING)
-    sockets = [line for line in before.splitlines() if line.startswith("socket")]
-    assert len(sockets) == 1
-    assert after.splitlines() == [line for line in before.splitlines() if line not in sockets]
+    assert after == before and "\nsocket s " in before
     assert run(sandbox, "hostname; echo $A; pwd; nproc") == name
     assert _told(sandbox) == told
     child = session.sandbox(container_image=snapshot.snapshot_id)
@@ -77,7 +82,7 @@ def test_nobody_can_tell(session: Session, take: Any) -> None:
     assert (
         run(sandbox, "cat text hard") == "two\none\n"
     )  # As in an image: names of one file in a layer below are parted by writing.
-    assert snapshot.size_bytes >= 1 << 20
+    assert snapshot.size_bytes is None and size(snapshot) >= 1 << 20
 
 
 @pytest.mark.parametrize(
@@ -181,7 +186,7 @@ def test_of_what_has_written_nothing_since(session: Session, take: Any, done: st
     run(sandbox, done)
     before = run(sandbox, "stat -c %a:%U:%G text; cat text 2>&1; ls /")
     second, _ = take(sandbox)
-    assert (second.size_bytes == first.size_bytes and second.image_id != first.image_id) or is_written
+    assert (size(second) == size(first) and second.image_id != first.image_id) or is_written
     child = session.sandbox(container_image=second.snapshot_id)
     assert run(child, "stat -c %a:%U:%G text; cat text 2>&1; ls /") == before
     Sandbox.delete_snapshot(first.snapshot_id).result()
@@ -278,7 +283,7 @@ def test_a_server_that_ends_in_the_middle_loses_nothing(
             assert run(one, "cat f* | sort | uniq -c").split() == ["300", str(number)]
             child = session.sandbox(container_image=taken.snapshot_id)
             assert run(child, "cat f* | sort | uniq -c").split() == ["300", str(number)]
-            assert one.snapshot().result().size_bytes == taken.size_bytes  # Of one that an earlier server has moved.
+            assert size(one.snapshot().result()) == size(taken)  # Of one that an earlier server has moved.
             child.stop().result()
             one.stop().result()
         assert not [*Path(server.state_dir).glob("sandboxes/*")]

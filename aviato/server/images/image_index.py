@@ -24,11 +24,11 @@ class RecordedLayer:
 
     Attributes:
         key: the name of its directory below `layers`.
-        size_bytes: of its files.
+        size_bytes: of its files; None: nobody had counted them, see `LayerSizes`.
     """
 
     key: str
-    size_bytes: int
+    size_bytes: int | None
 
 
 @dataclass(frozen=True, kw_only=True)

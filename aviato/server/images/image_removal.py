@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from aviato.server.images.image_trash import ImageTrash
     from aviato.server.images.image_uses import ImageUses
     from aviato.server.images.layer_leases import LayerLeases
+    from aviato.server.images.layer_sizes import LayerSizes
 
 OLD_SECONDS = 7 * 24 * 3600.0
 """What was downloaded of a layer is kept so long for somebody who goes on with it."""
@@ -32,14 +33,18 @@ class ImageRemoval:
         uses: its sandboxes.
         leases: its pulls.
         trash: where things go.
+        sizes: of layers.
     """
 
-    def __init__(self, directory: Path, index: ImageIndex, uses: ImageUses, leases: LayerLeases, trash: ImageTrash) -> None:
+    def __init__(
+        self, directory: Path, index: ImageIndex, uses: ImageUses, leases: LayerLeases, trash: ImageTrash, sizes: LayerSizes
+    ) -> None:
         self._directory = directory
         self._index = index
         self._uses = uses
         self._leases = leases
         self._trash = trash
+        self._sizes = sizes
 
     def settle(self) -> None:
         """Decide about records that a process took away and did not decide about before it ended."""
@@ -86,7 +91,7 @@ class ImageRemoval:
             if key not in needed:
                 size = read_layer_size(self._directory / "layers" / key)
                 if self._trash.take(self._directory / "layers" / key) is not None:
-                    freed += size
+                    freed += size or 0
         return freed
 
     def sweep_downloads(self, unused_seconds: float = OLD_SECONDS) -> int:
@@ -128,7 +133,7 @@ class ImageRemoval:
             self.remove(image_id)  # Its record cannot be read.
         now = time.time()
         for record in sorted(records.values(), key=self.used_at):
-            if most_bytes > 0 and _size(records) <= most_bytes:
+            if most_bytes > 0 and self._size(records) <= most_bytes:
                 return
             self._uses.tidy(record.image_id)
             if record.pinned or record.image_id in kept or now - self.used_at(record) < unused_seconds:
@@ -146,7 +151,6 @@ class ImageRemoval:
             os.link(taken, self._index.path(image_id))
         taken.unlink(missing_ok=True)
 
-
-def _size(records: dict[str, ImageRecord]) -> int:
-    """Of all layers of some images, each once."""
-    return sum({layer.key: layer.size_bytes for record in records.values() for layer in record.layers}.values())
+    def _size(self, records: dict[str, ImageRecord]) -> int:
+        """Of all layers of some images, each once."""
+        return self._sizes.sum(layer for record in records.values() for layer in record.layers) or 0

@@ -6,7 +6,6 @@ import hashlib
 import json
 import time
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from aviato.server.images.image_config import ImageConfig, ImageSettings
@@ -17,6 +16,7 @@ from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
+    from pathlib import Path
 
     from aviato.server.images.image_index import ImageIndex, RecordedLayer, RecordedSnapshot
     from aviato.server.images.image_removal import ImageRemoval
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from aviato.server.images.layer_leases import LayerLeases, Lease
     from aviato.server.images.layer_pull import LayerPulls
     from aviato.server.images.starting_layers import StartingLayers
-    from aviato.server.images.unpacked_layer import Adopt, LeftLayer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,6 @@ class ImageSnapshots:
         layers: puts them in.
         removal: takes images away.
         starting: those with which sandboxes of its images begin.
-        adopt: makes a layer of a directory where it lies; None: there are no such ones.
     """
 
     def __init__(
@@ -69,7 +67,6 @@ class ImageSnapshots:
         layers: LayerPulls,
         removal: ImageRemoval,
         starting: StartingLayers,
-        adopt: Adopt | None,
     ) -> None:
         self._index = index
         self._uses = uses
@@ -77,7 +74,6 @@ class ImageSnapshots:
         self._layers = layers
         self._removal = removal
         self._starting = starting
-        self._adopt = adopt
 
     async def take(self, pieces: AsyncIterator[bytes], new: NewSnapshot, most_layers: int) -> ImageRecord:
         """Put a sandbox's layer over those that it lies on.
@@ -97,7 +93,7 @@ class ImageSnapshots:
         finally:
             await in_thread(lease.end)
 
-    def put(self, left: LeftLayer | None, new: NewSnapshot, most_layers: int) -> ImageRecord:
+    def put(self, left: Path | None, new: NewSnapshot, most_layers: int) -> ImageRecord:
         """The same of a layer that is moved here. Blocks for moments.
 
         Args:
@@ -112,9 +108,8 @@ class ImageSnapshots:
         try:
             if left is None:
                 return self._write(None, None, base, below, new)
-            assert self._adopt is not None
-            name, adopt = new.recorded.snapshot_id, partial(self._adopt, ids=left.ids)
-            return self._layers.adopt(left.path, name, adopt, lambda put, diff_id: self._write(put, diff_id, base, below, new))
+            name = new.recorded.snapshot_id
+            return self._layers.move_in(left, name, lambda put, diff_id: self._write(put, diff_id, base, below, new))
         finally:
             lease.end()
 

@@ -1,13 +1,12 @@
-"""`aviato-init layer`: a process for each layer that is unpacked or packed, killed with whatever made it useless."""
+"""`aviato-init layer`: a process for each layer that is unpacked, packed or counted, killed with whatever made it useless."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-import subprocess
 from contextlib import ExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from aviato.server.images import programs
 from aviato.system.threads import in_thread
@@ -23,14 +22,6 @@ MOST_SAID_BYTES = 64 << 10
 BUFFER_BYTES = 1 << 20
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ENVIRONMENT: Mapping[str, str] = {}
-
-
-class Ended(NamedTuple):
-    """What the program said until its end."""
-
-    output: bytes
-    errors: bytes
-    status: int
 
 
 class LayerProgram:
@@ -81,30 +72,6 @@ class LayerProgram:
             finally:
                 await programs.end(process)
 
-    def run_to_end(self, directories: Sequence[tuple[str, Path]], flags: Sequence[str] = ()) -> Ended:
-        """The same for what is fed nothing and takes moments. Blocks.
-
-        Raises:
-            Exception: as `fail` makes it: it cannot begin.
-        """
-        with ExitStack() as held, ExitStack() as theirs:
-            argv, kept, control = self._prepared(held, theirs, directories, flags)
-            pipe, none = subprocess.PIPE, subprocess.DEVNULL
-            try:
-                process = subprocess.Popen(
-                    argv, stdin=none, stdout=pipe, stderr=pipe, pass_fds=kept, env=_ENVIRONMENT, cwd="/", start_new_session=True
-                )
-            except OSError as error:
-                raise self._cannot_start(argv, error) from error
-            theirs.close()
-            with process:
-                try:
-                    if control is not None:
-                        self._give_ids(control, process.pid)
-                    return Ended(*process.communicate(), process.wait())
-                finally:
-                    process.kill()
-
     def _prepared(
         self, held: ExitStack, theirs: ExitStack, directories: Sequence[tuple[str, Path]], flags: Sequence[str]
     ) -> tuple[list[str], list[int], socket.socket | None]:
@@ -142,10 +109,7 @@ class LayerProgram:
                 limit=BUFFER_BYTES,
             )
         except OSError as error:
-            raise self._cannot_start(argv, error) from error
-
-    def _cannot_start(self, argv: Sequence[str], error: OSError) -> Exception:
-        return self._fail(f"{argv[0]!r} cannot be started: {error.strerror}")
+            raise self._fail(f"{argv[0]!r} cannot be started: {error.strerror}") from error
 
     def _give_ids(self, control: socket.socket, pid: int) -> None:
         assert self._map_ids is not None

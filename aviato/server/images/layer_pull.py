@@ -175,25 +175,20 @@ class LayerPulls:
             await in_thread(path.unlink, missing_ok=True)
             os.close(fd)
 
-    def adopt(
-        self,
-        left: Path,
-        name: str,
-        adopt: Callable[[Path], UnpackedLayer],
-        publish: Callable[[Callable[[], RecordedLayer], str], _T],
-    ) -> _T:
-        """A layer out of a directory of this file system, which is moved here. What was broken off goes on the next time.
+    def move_in(self, left: Path, name: str, publish: Callable[[Callable[[], RecordedLayer], str], _T]) -> _T:
+        """A layer out of what a sandbox has left, which is moved here. What was broken off goes on the next time.
+
+        Nobody looks into it. Overlayfs alone has written there, for a sandbox that can make no device nodes, and has refused or
+        renamed attributes that are its own. Wherever a sandbox lies on it, the mount gives no meaning to devices and set-uid.
 
         Blocks: it is a matter of moments, and on its way from thread to thread it would take twice as long.
 
         Args:
-            left: the directory; nobody changes it any more.
+            left: the directory, of this file system and with the ids that the store has; nobody changes it any more.
             name: the same for no other layer.
-            adopt: makes a layer of it where it lies.
             publish: as of `unpack`.
 
         Raises:
-            SandboxImageError: it cannot be made one.
             OSError: the disk fails, or the directory is not there.
         """
         key = hashlib.sha256(name.encode()).hexdigest()
@@ -206,8 +201,7 @@ class LayerPulls:
                 if left.exists():
                     self._trash.take(tree)  # Of one of the same name that was not finished.
                 _move(left, tree)
-                adopted = adopt(tree / ROOT)
-                return publish(lambda: self._publish(tree, key, diff_id, adopted, path), diff_id)
+                return publish(lambda: self._publish(tree, key, diff_id, None, path), diff_id)
             path.unlink(missing_ok=True)
             layer = RecordedLayer(key=key, size_bytes=found.size_bytes)
             return publish(lambda: layer, diff_id)
@@ -224,8 +218,8 @@ class LayerPulls:
         (tree / ROOT).mkdir()
         (tree / ROOT).chmod(0o755)
 
-    def _publish(self, tree: Path, key: str, diff_id: str, unpacked: UnpackedLayer, part: Path) -> RecordedLayer:
-        size, files, implied = unpacked.size_bytes, unpacked.files, unpacked.implied
+    def _publish(self, tree: Path, key: str, diff_id: str, unpacked: UnpackedLayer | None, part: Path) -> RecordedLayer:
+        size, files, implied = (None, None, 0) if unpacked is None else (unpacked.size_bytes, unpacked.files, unpacked.implied)
         describe_layer(tree, LayerDescription(diff_id=diff_id, size_bytes=size, files=files, implied=implied))
         place = self._layers / key
         if place.exists() and read_layer(place, diff_id) is None:
@@ -237,7 +231,7 @@ class LayerPulls:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         part.unlink(missing_ok=True)
-        return RecordedLayer(key=key, size_bytes=unpacked.size_bytes)
+        return RecordedLayer(key=key, size_bytes=size)
 
 
 def _move(left: Path, tree: Path) -> None:

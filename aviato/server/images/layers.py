@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +20,14 @@ class LayerDescription:
 
     Attributes:
         diff_id: of the layer's tar.
-        size_bytes: of its files.
-        files: of any kind.
+        size_bytes: of its files; None: nobody has counted them.
+        files: of any kind; None likewise.
         implied: directories that the tar leaves out. With any, the layer is right only above those that it was made above.
     """
 
     diff_id: str
-    size_bytes: int
-    files: int
+    size_bytes: int | None
+    files: int | None
     implied: int
 
 
@@ -37,14 +38,30 @@ def read_layer(path: Path, diff_id: str) -> LayerDescription | None:
         found = LayerDescription(**described)
     except TypeError:
         return None
-    are_numbers = all(isinstance(one, int) for one in (found.size_bytes, found.files, found.implied))
+    counts = [one for one in (found.size_bytes, found.files) if one is not None]
+    are_numbers = all(isinstance(one, int) for one in (*counts, found.implied))
     return found if found.diff_id == diff_id and are_numbers else None
 
 
-def read_layer_size(path: Path) -> int:
-    """The size of the files of whichever layer is there; 0 where that is not known."""
+def read_layer_size(path: Path) -> int | None:
+    """The size of the files of whichever layer is there; None where that is not known."""
     size = _read(path).get("size_bytes")
-    return size if isinstance(size, int) else 0
+    return size if isinstance(size, int) else None
+
+
+def note_layer_size(path: Path, size_bytes: int, files: int) -> None:
+    """Add to the description of a layer what was counted. It is replaced whole: others read it.
+
+    Raises:
+        OSError: the layer has gone, or the disk fails.
+    """
+    described = {**_read(path), "size_bytes": size_bytes, "files": files}
+    replacing = path / f"{DESCRIPTION}.{os.urandom(8).hex()}"
+    try:
+        replacing.write_text(json.dumps(described))
+        os.replace(replacing, path / DESCRIPTION)
+    finally:
+        replacing.unlink(missing_ok=True)
 
 
 def describe_layer(path: Path, description: LayerDescription) -> None:

@@ -7,7 +7,6 @@ disk's file system as much as several system calls each, and nobody else could h
 from __future__ import annotations
 
 import hashlib
-from functools import partial
 from typing import TYPE_CHECKING
 
 from aviato.server.images.image_errors import image_error
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from aviato.server.images.image_index import ImageIndex, ImageRecord
     from aviato.server.images.layer_pull import LayerPulls
-    from aviato.server.images.unpacked_layer import Adopt, LeftLayer
 
 FORM = "1"
 """Of what is in one: servers of another form make their own."""
@@ -33,15 +31,15 @@ class StartingLayers:
         directory: of the store.
         index: its images.
         layers: puts them in.
-        adopt: makes a layer of a directory where it lies; None: there are none.
+        move_in: whether what sandboxes leave can be moved here; else there are none.
         most_layers: that a sandbox can lie on.
     """
 
-    def __init__(self, directory: Path, index: ImageIndex, layers: LayerPulls, adopt: Adopt | None, most_layers: int) -> None:
+    def __init__(self, directory: Path, index: ImageIndex, layers: LayerPulls, move_in: bool, most_layers: int) -> None:
         self._directory = directory / "layers"
         self._index = index
         self._layers = layers
-        self._adopt = adopt
+        self._moves_in = move_in
         self._most_layers = most_layers
 
     def find(self, record: ImageRecord) -> RecordedLayer | None:
@@ -54,9 +52,9 @@ class StartingLayers:
 
     def can_be(self, record: ImageRecord) -> bool:
         """Whether an image can have one: a snapshot has that of the image below it."""
-        return self._adopt is not None and record.snapshot is None and len(record.layers) < self._most_layers
+        return self._moves_in and record.snapshot is None and len(record.layers) < self._most_layers
 
-    def put(self, image_id: str, left: LeftLayer) -> None:
+    def put(self, image_id: str, left: Path) -> None:
         """Make it of what a sandbox of the image has in its layer at its start. Blocks for moments.
 
         Args:
@@ -64,11 +62,11 @@ class StartingLayers:
             left: where that sandbox, which is dead, has left it.
 
         Raises:
-            SandboxImageError: the image has gone, or it cannot be made a layer.
+            SandboxImageError: the image has gone.
             OSError: the disk fails.
         """
         record = self._index.record(image_id)
-        if record is None or self._adopt is None:
+        if record is None:
             raise image_error("image_gone", f"the image {image_id} has been removed")
 
         def publish(put: Callable[[], RecordedLayer], diff_id: str) -> None:
@@ -76,7 +74,7 @@ class StartingLayers:
                 if self._index.record(image_id) is not None:
                     put()
 
-        self._layers.adopt(left.path, _name(record), partial(self._adopt, ids=left.ids), publish)
+        self._layers.move_in(left, _name(record), publish)
 
 
 def key_of(record: ImageRecord) -> str:

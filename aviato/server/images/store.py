@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aviato.server.images.image_errors import disk_error, image_error, quoted
@@ -15,24 +16,24 @@ from aviato.server.images.image_trash import ImageTrash, remove_as_oneself
 from aviato.server.images.image_uses import ImageUses
 from aviato.server.images.layer_leases import LayerLeases
 from aviato.server.images.layer_pull import LayerPulls
+from aviato.server.images.layer_sizes import LayerSizes
 from aviato.server.images.layers import ROOT
 from aviato.server.images.oci_reference import id_prefix, parse_oci_reference, parse_own_name
 from aviato.server.images.registry_requests import Patience
 from aviato.server.images.starting_layers import StartingLayers
 from aviato.server.images.stored_image import StoredImage, UnpackedImage
-from aviato.server.images.unpacked_layer import LeftLayer, UnpackLimits
+from aviato.server.images.unpacked_layer import UnpackLimits
 from aviato.system.threads import in_thread
 from aviato.wire.images import BUILT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-    from pathlib import Path
 
     from aviato.server.images.image_index import ImageRecord, RecordedLayer
     from aviato.server.images.image_snapshots import NewSnapshot
     from aviato.server.images.packing import Pack
     from aviato.server.images.stored_image import Progress
-    from aviato.server.images.unpacked_layer import Adopt, Unpack
+    from aviato.server.images.unpacked_layer import Count, Unpack
 
 _Names = list[str]
 _Images = list[StoredImage]
@@ -57,7 +58,8 @@ class ImageStore:
         patience: how long registries are waited for.
         remove: takes a tree of the store away; by default as this process's user.
         pack: makes a tar of a layer again.
-        adopt: makes a layer of a directory where it lies.
+        count: says how much is in what sandboxes have left, with the ids that layers of this store have. Without it nothing of
+            them can be moved here.
 
     Attributes:
         exports: what goes out of it; None without `pack`.
@@ -77,7 +79,7 @@ class ImageStore:
         patience: Patience | None = None,
         remove: Callable[[Path], Awaitable[None]] = remove_as_oneself,
         pack: Pack | None = None,
-        adopt: Adopt | None = None,
+        count: Count | None = None,
     ) -> None:
         self._directory = directory = directory.absolute()
         self._most_bytes = most_bytes
@@ -92,12 +94,13 @@ class ImageStore:
         self._uses = ImageUses(directory)
         self._leases = LayerLeases(directory, self._index.alone)
         self._trash = ImageTrash(directory, remove)
-        self._removal = ImageRemoval(directory, self._index, self._uses, self._leases, self._trash)
+        self._sizes = LayerSizes(directory, count)
+        self._removal = ImageRemoval(directory, self._index, self._uses, self._leases, self._trash, self._sizes)
         limits, patience = limits or UnpackLimits(), patience or Patience()
         self.exports = None if pack is None else ImageExports(directory, self._index, self._leases, self.find, pack, patience)
         layers = LayerPulls(directory, self._trash, unpack, limits, patience)
-        self._starting = StartingLayers(directory, self._index, layers, adopt, MOST_LAYERS)
-        self._snapshots = ImageSnapshots(self._index, self._uses, self._leases, layers, self._removal, self._starting, adopt)
+        self._starting = StartingLayers(directory, self._index, layers, count is not None, MOST_LAYERS)
+        self._snapshots = ImageSnapshots(self._index, self._uses, self._leases, layers, self._removal, self._starting)
         self._pulls = ImagePulls(
             directory,
             self._index,
@@ -162,6 +165,7 @@ class ImageStore:
                 raise image_error("image_not_here", f"the step {quoted(reference)} of a build is not here; build it again")
             record = await self._pulls.pull(parsed, on_progress, on_begin)
             if self._most_bytes is not None:
+                await self._settle_sizes()
                 await in_thread(self._prune, self._most_bytes, 0.0, frozenset({record.image_id}))
                 await self._trash.empty()
         except OSError as error:
@@ -171,6 +175,14 @@ class ImageStore:
     def under_way(self) -> dict[str, Progress]:
         """The full references that this process is pulling, whoever has asked for them, and how far each is."""
         return self._pulls.under_way()
+
+    async def sized(self, images: Sequence[StoredImage]) -> _Images:
+        """The same with their sizes: layers that nobody has counted are counted. None for one that is going."""
+        unknown = {one.image_id for one in images if one.size_bytes is None}
+        if not unknown:
+            return [*images]
+        await self._settle_sizes(unknown)
+        return [await in_thread(self._again, one) if one.image_id in unknown else one for one in images]
 
     def list(self) -> list[StoredImage]:
         """All images, the newest pull first."""
@@ -203,6 +215,7 @@ class ImageStore:
         Returns:
             The bytes that this frees.
         """
+        await self._settle_sizes()
         freed = await in_thread(self._prune, most_bytes, unused_seconds, frozenset(), downloads=True)
         await self._trash.empty()
         return freed
@@ -232,7 +245,7 @@ class ImageStore:
                 raise self._not_here(reference)
             self._index.name([wanted.name], Name(image_id=record.image_id, digest=record.digests[0]))
 
-    async def snapshot(self, source: AsyncIterator[bytes] | LeftLayer | None, new: NewSnapshot) -> StoredImage:
+    async def snapshot(self, source: AsyncIterator[bytes] | Path | None, new: NewSnapshot) -> StoredImage:
         """Make an image of a sandbox's layer.
 
         Args:
@@ -243,7 +256,7 @@ class ImageStore:
             SandboxImageError: it cannot be one; its `reason` says why.
         """
         try:
-            if source is None or isinstance(source, LeftLayer):
+            if source is None or isinstance(source, Path):
                 record = await in_thread(self._snapshots.put, source, new, MOST_LAYERS)
             else:
                 record = await self._snapshots.take(source, new, MOST_LAYERS)
@@ -317,7 +330,7 @@ class ImageStore:
             self._uses.drop(image_id, sandbox_id)
             raise image_error("image_gone", f"the image {image_id} has just been removed; pull it again")
 
-    async def put_start(self, image_id: str, left: LeftLayer) -> None:
+    async def put_start(self, image_id: str, left: Path) -> None:
         """Make the starting layer of an image, see `StartingLayers.put`.
 
         Raises:
@@ -331,17 +344,26 @@ class ImageStore:
 
     def _stored(self, record: ImageRecord) -> StoredImage:
         names = (name for name, meant in self._index.names().items() if meant.image_id == record.image_id)
-        sizes = {layer.key: layer.size_bytes for layer in record.layers}
         return StoredImage(
             **self._of_layers(record, record.layers),
             names=tuple(names),
             architecture=record.architecture,
-            size_bytes=sum(sizes.values()),
+            size_bytes=self._sizes.sum(record.layers),
             created_at=record.created_at,
             pulled_at=record.pulled_at,
             used_at=self._removal.used_at(record),
             pinned=record.pinned,
         )
+
+    def _again(self, stored: StoredImage) -> StoredImage:
+        record = self._index.record(stored.image_id)
+        return stored if record is None else self._stored(record)
+
+    async def _settle_sizes(self, image_ids: Collection[str] | None = None) -> None:
+        """Have the layers of these images counted; default: of all."""
+        records = await in_thread(self._index.records)
+        wanted = (record for record in records if image_ids is None or record.image_id in image_ids)
+        await self._sizes.settle([layer for record in wanted for layer in record.layers])
 
     def _with_start(self, record: ImageRecord) -> UnpackedImage:
         starting = self._starting.find(record)

@@ -36,7 +36,7 @@ class StoredImage(UnpackedImage):
     Attributes:
         names: normalised references that mean it here.
         architecture: as OCI names it, such as `amd64`.
-        size_bytes: of all its layers, unpacked.
+        size_bytes: of all its layers, unpacked; None: not all have been counted, see `ImageStore.sized`.
         created_at: in seconds since the epoch, as the image says.
         pulled_at: in seconds since the epoch.
         used_at: when a sandbox last began or ended with it, or when it was pulled.
@@ -45,7 +45,7 @@ class StoredImage(UnpackedImage):
 
     names: tuple[str, ...]
     architecture: str
-    size_bytes: int
+    size_bytes: int | None
     created_at: float | None
     pulled_at: float
     used_at: float

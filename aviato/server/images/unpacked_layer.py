@@ -43,41 +43,14 @@ class UnpackedLayer:
     left_out: int
 
 
-@dataclass(frozen=True)
-class HostIds:
-    """The ids that files of a tree have on disk, where a store has others.
+class Count(Protocol):
+    """Says how much is in a layer that was a sandbox's own."""
 
-    Attributes:
-        first: what 0 is there.
-        count: so many from there on.
-    """
-
-    first: int
-    count: int
-
-
-@dataclass(frozen=True)
-class LeftLayer:
-    """The writable layer of a sandbox that is dead, on the file system of the store.
-
-    Attributes:
-        path: its directory.
-        ids: that its files have, where the store has others.
-    """
-
-    path: Path
-    ids: HostIds | None
-
-
-class Adopt(Protocol):
-    """Makes a layer of a directory that was a sandbox's own, where it lies. Blocks."""
-
-    def __call__(self, root: Path, ids: HostIds | None) -> UnpackedLayer:
-        """Give its files the ids of a store, and count them. It may be done again.
+    async def __call__(self, root: Path) -> UnpackedLayer:
+        """Count it. Nothing is changed: sandboxes may lie on it.
 
         Args:
-            root: the directory, in the form of overlayfs; nobody changes it any more.
-            ids: that its files have; None: those of the store.
+            root: the layer's directory.
 
         Raises:
             SandboxImageError: it cannot be done.

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.exceptions import SandboxImageError
-from aviato.server.images.layer_program import MOST_SAID_BYTES, Ended, LayerProgram
+from aviato.server.images.layer_program import MOST_SAID_BYTES, LayerProgram
 from aviato.server.images.unpacked_layer import UnpackedLayer
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
-    from aviato.server.images.unpacked_layer import HostIds, UnpackLimits
+    from aviato.server.images.unpacked_layer import UnpackLimits
 
 _FAILED = "unpack_failed"
 _REMEDIES = {
@@ -43,7 +43,7 @@ class Unpacking:
         self, program: Callable[[], str], *, owners: bool = False, map_ids: Callable[[socket.socket, int], None] | None = None
     ) -> None:
         self._program = LayerProgram(program, _failure, owners=owners, map_ids=map_ids)
-        self._adopter = LayerProgram(program, _failure, owners=False, map_ids=map_ids)
+        self._counter = LayerProgram(program, _failure, owners=False, map_ids=map_ids)
 
     async def __call__(
         self, pieces: AsyncIterator[bytes], into: Path, below: Sequence[Path], limits: UnpackLimits
@@ -54,13 +54,21 @@ class Unpacking:
             said = await _talk(process, pieces)
         return _result(said, into)
 
-    def adopt(self, root: Path, ids: HostIds | None) -> UnpackedLayer:
-        """Make a layer of what a dead sandbox has left, see `Adopt`."""
-        flags = [] if ids is None else ["--first-id", str(ids.first), "--ids", str(ids.count)]
-        return _result(self._adopter.run_to_end([("--adopt", root)], flags), root)
+    async def count(self, root: Path) -> UnpackedLayer:
+        """Say how much is in a layer, see `Count`."""
+        async with self._counter.run([("--count", root)]) as process:
+            return _result(await _answer(process), root)
 
 
-async def _talk(process: asyncio.subprocess.Process, pieces: AsyncIterator[bytes]) -> Ended:
+class _Ended(NamedTuple):
+    """What the program said until its end."""
+
+    output: bytes
+    errors: bytes
+    status: int
+
+
+async def _talk(process: asyncio.subprocess.Process, pieces: AsyncIterator[bytes]) -> _Ended:
     feeding = asyncio.ensure_future(_feed(process, pieces))
     answering = asyncio.ensure_future(_answer(process))
     try:
@@ -87,13 +95,13 @@ async def _feed(process: asyncio.subprocess.Process, pieces: AsyncIterator[bytes
     stdin.close()
 
 
-async def _answer(process: asyncio.subprocess.Process) -> Ended:
+async def _answer(process: asyncio.subprocess.Process) -> _Ended:
     assert process.stdout is not None and process.stderr is not None
     output, errors = await asyncio.gather(process.stdout.read(MOST_SAID_BYTES), process.stderr.read(MOST_SAID_BYTES))
-    return Ended(output, errors, await process.wait())
+    return _Ended(output, errors, await process.wait())
 
 
-def _result(said: Ended, into: Path) -> UnpackedLayer:
+def _result(said: _Ended, into: Path) -> UnpackedLayer:
     try:
         answer: Mapping[str, Any] = json.loads(said.output)
     except ValueError:

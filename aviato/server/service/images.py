@@ -64,7 +64,7 @@ class Images:
         if pull is None and (not refresh or caller.tenant is not None):
             here = await in_thread(store.find, caller.image(reference))
             if here is not None and _sees(caller, here):
-                return _info(here, reference)
+                return await _info(store, here, reference)
         if caller.tenant is not None:
             # It would come by credentials of the server's user, from whatever host its name says.
             raise not_for_a_key(reference)
@@ -95,9 +95,9 @@ class Images:
         """
         store = self.store()
         on_their_way = [_under_way(name, progress) for name, progress in store.under_way().items()]
-        stored = await in_thread(store.list)
-        seen = (one for one in stored if _sees(caller, one))
-        return ImageList(images=[*on_their_way, *(_info(one, next(iter(one.names), one.image_id)) for one in seen)])
+        seen = [one for one in await in_thread(store.list) if _sees(caller, one)]
+        infos = [_described(one, next(iter(one.names), one.image_id)) for one in await store.sized(seen)]
+        return ImageList(images=[*on_their_way, *infos])
 
     async def inspect(self, reference: str, caller: Caller = OPERATOR) -> ImageInfo:
         """One image that is here, on its way, or has just failed.
@@ -108,7 +108,7 @@ class Images:
         store = self.store()
         found = await in_thread(store.find, caller.image(reference))
         if found is not None and _sees(caller, found):
-            return _info(found, reference)
+            return await _info(store, found, reference)
         pull = self._known(reference)
         if pull is not None and pull.info.status != "here":
             return pull.info
@@ -184,7 +184,8 @@ class Images:
     async def _run(self, pull: _Pull, store: ImageStore, refresh: bool) -> None:
         began = time.monotonic()
         try:
-            info = _info(await store.pull(pull.reference, refresh=refresh, on_progress=pull.hear), pull.reference)
+            stored = await store.pull(pull.reference, refresh=refresh, on_progress=pull.hear)
+            info = await _info(store, stored, pull.reference)
             came = {"pull_seconds": time.monotonic() - began, "done_bytes": pull.info.done_bytes}
             pull.info = info.model_copy(update=came)
         except AviatoError as error:
@@ -266,7 +267,12 @@ def _under_way(reference: str, progress: Progress) -> ImageInfo:
     )
 
 
-def _info(stored: StoredImage, reference: str) -> ImageInfo:
+async def _info(store: ImageStore, stored: StoredImage, reference: str) -> ImageInfo:
+    [sized] = await store.sized([stored])
+    return _described(sized, reference)
+
+
+def _described(stored: StoredImage, reference: str) -> ImageInfo:
     config = stored.config
     return ImageInfo(
         reference=reference,
@@ -274,7 +280,7 @@ def _info(stored: StoredImage, reference: str) -> ImageInfo:
         image_id=stored.image_id,
         names=list(stored.names),
         layers=len(stored.layers),
-        size_bytes=stored.size_bytes,
+        size_bytes=stored.size_bytes or 0,
         created_at=stored.created_at,
         pulled_at=stored.pulled_at,
         used_at=stored.used_at,

@@ -98,9 +98,9 @@ class Snapshots:
     async def list(self, caller: Caller) -> SnapshotList:
         """Those that the caller sees, the newest first."""
         seen = await self._seen(caller)
-        return SnapshotList(
-            snapshots=[_info(one) for one in seen if one.snapshot is not None and one.snapshot.kind == "snapshot"]
-        )
+        named = [one for one in seen if one.snapshot is not None and one.snapshot.kind == "snapshot"]
+        store = self._backend.image_store
+        return SnapshotList(snapshots=[*map(_info, named if store is None else await store.sized(named))])
 
     async def remove(self, snapshot_id: str, caller: Caller) -> None:
         """Remove one; its files go once no sandbox has them. No sandbox loses any.

@@ -3,9 +3,9 @@
 //! The archive is a stranger's. No name in it leads out of the directory, no link on the way is followed, and what it may take of
 //! the disk and of memory is bounded.
 //!
-//! And the other way round: such a directory as a layer's tar (`pack`). One that a sandbox has left becomes a layer as it is (`adopt`).
+//! And the other way round: such a directory as a layer's tar (`pack`). One that a sandbox has left is a layer as it is, and counted (`count`).
 
-pub mod adopt;
+mod count;
 mod file;
 pub mod pack;
 mod places;
@@ -84,10 +84,10 @@ fn see_all(control: Option<&OwnedFd>) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Makes a layer of what a dead sandbox has left; `ids` says what its files have on disk, where a store has others.
-pub fn adopt(top: OwnedFd, ids: Option<adopt::Ids>, control: Option<&OwnedFd>) -> Result<Unpacked, Trouble> {
+/// Says how much is in a layer.
+pub fn count(top: &OwnedFd, control: Option<&OwnedFd>) -> Result<Unpacked, Trouble> {
     see_all(control)?;
-    adopt::adopt(top, ids)
+    count::count(top)
 }
 
 /// Writes the tar of a layer's directory to a stream.

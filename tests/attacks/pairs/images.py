@@ -17,12 +17,12 @@ from aviato.exceptions import SandboxImageError, SandboxUnavailableError
 from aviato.server.backends.local import binary
 from aviato.server.images.resolved import ResolvedImage
 from aviato.server.images.store import ImageStore
-from aviato.server.images.unpacked_layer import HostIds, UnpackLimits
+from aviato.server.images.unpacked_layer import UnpackLimits
 from aviato.server.images.unpacking import Unpacking
 from aviato.wire.ids import new_sandbox_id
 from tests.attacks.pairs.callers import serving
 from tests.attacks.pairs.users import has_one_id
-from tests.attacks.registry import Area, Arena, Patch, Steps, root_only
+from tests.attacks.registry import Area, Arena, Patch, Steps
 from tests.images.whole_images import make_layout, tar_of
 
 area = Area(__name__)
@@ -97,32 +97,6 @@ async def named(arena: Arena) -> bool:
 async def bomb(arena: Arena) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         return await unpacked(tar_of({"large": os.urandom(2 << 20)}), Path(folder))
-
-
-GIVEN = area.defence(
-    "whoever adopts a layer follows no link",
-    patches=(
-        Patch(
-            "init/src/layer/adopt.rs",
-            "if self.take(&found, |uid, gid| sys::own_name(at, name, uid, gid))?",
-            "if self.take(&found, |uid, gid| sys::own(at, name, Some(uid), Some(gid)))?",
-        ),
-    ),
-)
-
-
-@area.attack("have a file of the machine given away by a snapshot", GIVEN, impossible=root_only)
-async def adopted(arena: Arena) -> bool:
-    """A sandbox leaves a link to it, and root gives what is left the ids of the store."""
-    with tempfile.TemporaryDirectory() as folder:
-        outside, left = Path(folder, "outside"), Path(folder, "left")
-        outside.touch()
-        left.mkdir()
-        os.chown(outside, 4242, 4242)
-        (left / "link").symlink_to(outside)
-        os.chown(left / "link", 1_900_000_005, 1_900_000_005, follow_symlinks=False)
-        Unpacking(binary.found).adopt(left, HostIds(1_900_000_000, 65_536))
-        return outside.stat().st_uid != 4242
 
 
 # -- what an image says it is --------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ async def another_user(arena: Arena) -> bool:
 
 CLOSED = area.defence(
     "a sandbox's directory is closed to other users",
-    patches=(Patch("init/src/zygote.rs", "if is_another { 0o710 } else { 0o700 }", "0o711"),),
+    patches=(Patch("init/src/zygote.rs", "if passes { 0o710 } else { 0o700 }", "0o711"),),
 )
 
 
@@ -85,6 +85,39 @@ async def files_of_another_user(arena: Arena) -> bool:
             assert {"list", "make", "enter"} <= {*found[f"{where}/dir"]}
             assert {"read", "write"} <= {*found[f"{where}/dir/file"]} and "run" in found[f"{where}/dir/program"]
         return bool(found)
+
+
+OWN = area.defence(
+    "a sandbox's directory is closed to its own id outside of its mount",
+    patches=(Patch("init/src/zygote.rs", "let passes = is_another && !owner.is_mapped;", "let passes = is_another;"),),
+)
+
+
+@area.attack("be root of the machine by a set-uid program, once out of the namespaces", OWN, impossible=root_only)
+async def own_program(arena: Arena) -> bool:
+    """On the disk what belongs to root inside belongs to the machine's root."""
+    async with arena.box() as box:
+        await box.sh("mkdir dir; cp $(command -v id) dir/id; chmod 4755 dir/id")
+        program = Path(await arena.workspace(box), "dir", "id")
+        [place] = [path for path in program.parents if path.parent.name == "sandboxes"]
+        uid = place.stat().st_gid
+
+        def run() -> str:
+            try:
+                return subprocess.run(
+                    [program, "-u"],
+                    user=uid,
+                    group=uid,
+                    extra_groups=[],
+                    capture_output=True,
+                    text=True,
+                    timeout=20,
+                    check=False,
+                ).stdout
+            except PermissionError:
+                return ""
+
+        return (await asyncio.to_thread(run)).strip() == "0"
 
 
 GUARD = f"{MODULE}.Guard"

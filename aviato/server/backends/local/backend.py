@@ -47,7 +47,6 @@ from aviato.server.images.packages import Packages
 from aviato.server.images.packing import Packing
 from aviato.server.images.resolve import LocalImages
 from aviato.server.images.store import ImageStore
-from aviato.server.images.unpacked_layer import HostIds, LeftLayer
 from aviato.server.images.unpacking import Unpacking
 from aviato.server.link.link import Configuration, Process1Link, SandboxGone
 from aviato.system.threads import in_thread, opened_in_thread
@@ -160,6 +159,8 @@ class LocalBackend(PlacedBackend):
         self._filter = self._supervisor_filter = self._born_filter = b""
         self._base_roots = BaseRoots((shared or directory) / "skeletons")
         self._remembered: Remembered | None = None
+        self._maps = False
+        """Whether sandboxes see their directories by mounts that make the ids of a store their own."""
         self._layered = False
         """Whether the writable layers of `host` sandboxes can lie on a base root."""
 
@@ -239,8 +240,9 @@ class LocalBackend(PlacedBackend):
             self._facts = replace(self._facts, groups=())
         around = probe.look_around(directory, choices, self._facts)
         self._upper_in_memory = not trial.get("overlay", {}).get("ok", True)
-        mapped = not self._root or bool(trial.get("idmapped", {}).get("ok"))
-        self._layered = self._modern and mapped and bool(trial.get("overlay", {}).get("ok"))
+        self._maps = self._root and self._modern and bool(trial.get("idmapped", {}).get("ok"))
+        can_map = self._maps or not self._root
+        self._layered = self._modern and can_map and bool(trial.get("overlay", {}).get("ok"))
         return probe.explain(trial, around, self._interpreters)
 
     def _take_uids(self) -> range | None:
@@ -310,7 +312,7 @@ class LocalBackend(PlacedBackend):
         return ImageStore(
             self._images_directory / f"ids-{self.ids_each}",
             unpacking,
-            adopt=unpacking.adopt,
+            count=unpacking.count,
             pack=Packing(binary.found, owners=owners, map_ids=map_ids),
             mirrors=self._registry_mirrors,
             most_bytes=self._image_cache_bytes,
@@ -343,12 +345,10 @@ class LocalBackend(PlacedBackend):
         held = await self._held_of(place_id)
         return await self._images.store.snapshot(await self._left_layer(place_id, held), new)
 
-    async def _left_layer(self, place_id: str, held: _Held) -> LeftLayer:
+    async def _left_layer(self, place_id: str, held: _Held) -> Path:
         """The layer of a place, once all that runs in it is dead."""
         await self._end(place_id, held)
-        # Root's sandboxes have other ids each; an ordinary user's have those of the store.
-        ids = HostIds(held.uid, self.ids_each) if self._root else None
-        return LeftLayer(Path(self._directories.path(place_id), "upper"), ids)
+        return Path(self._directories.path(place_id), "upper")
 
     async def _with_start(self, image: ResolvedImage) -> ResolvedImage:
         """The same over its starting layer, which is made of a sandbox that nobody is in."""
@@ -645,6 +645,7 @@ class LocalBackend(PlacedBackend):
             merged=merged,
             lends=self._lends(spec),
             root=self._root,
+            mapped=self._maps and bool(spec.image.layers or (self._layered and below)),
             ids=self.ids_each,
             mounted=tuple((file.path, len(file.content)) for file in spec.mounted_files),
             processes=int(limits["processes"].value or 0),
@@ -706,6 +707,7 @@ class LocalBackend(PlacedBackend):
             "trees": trees,
             "earlier": self._directories.left_path(_EARLIER_EXAMPLE) if options.merged else None,
             "lends": options.lends,
+            "mapped": options.mapped,
             "lower": plan.below(options) if self._root and not options.merged else (),
             "modern": self._modern,
             "descent": None,

@@ -85,13 +85,16 @@ class Directories:
             return False
 
     def has_plain_root(self, sandbox_id: str) -> bool:
-        """Whether its root itself is as it was made: overlayfs takes what that has from the uppermost layer alone."""
-        upper, owner = f"{self.path(sandbox_id)}/upper", self.owner(sandbox_id)
+        """Whether its root itself is as it was made: overlayfs takes what that has from the uppermost layer alone.
+
+        And with the ids that a store has, so that the layer is one of a store as it lies there.
+        """
+        upper = f"{self.path(sandbox_id)}/upper"
         try:
             found, attributes = os.lstat(upper), os.listxattr(upper)
         except OSError:
             return False
-        as_made = 0o755, owner, owner if os.geteuid() == 0 else os.getegid()
+        as_made = 0o755, os.geteuid(), os.getegid()
         return (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) == as_made and OF_OVERLAYS.issuperset(attributes)
 
     def connect(self, sandbox_id: str, name: str = "s", kind: int = socket.SOCK_STREAM) -> socket.socket | None:

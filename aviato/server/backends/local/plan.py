@@ -162,6 +162,7 @@ class PlanOptions:
         merged: the root is that of an earlier sandbox, whose place and layers this one has, since nobody has changed them.
         lends: the root is sent to the zygote, so that a later sandbox can have it.
         root: whether the server is the real root; then what lies below arrives idmapped.
+        mapped: its directory does so, too: what is in it has on the disk the ids that a store of images has.
         ids: how many users and groups there are inside, from 0 on.
         mounted: paths of the caller's own read-only files, with their sizes in bytes.
         processes: how many may live at once, process 1 not counted.
@@ -187,6 +188,7 @@ class PlanOptions:
     merged: bool = False
     lends: bool = False
     root: bool = False
+    mapped: bool = False
     ids: int = 1
     mounted: tuple[tuple[str, int], ...] = ()
     processes: int = bounds.LIMIT_PROCESSES
@@ -202,6 +204,7 @@ def make_plan(options: PlanOptions) -> tuple[Step, ...]:
     return (
         *_sources(options),
         Step("identity", (), "wait until the zygote has mapped unprivileged ids, then be 0 inside"),
+        *_own_place(options),
         Step("private_mounts", (), "no mount made from here on is seen outside, none made outside is seen here"),
         *_mounted_sources(options),
         *_root(options),
@@ -341,6 +344,13 @@ def _root(options: PlanOptions) -> list[Step]:
         Step("overlay", (lower, layers, target, SAFE), "what is not the sandbox's own below, its writable layer above"),
         *lending,
     ]
+
+
+def _own_place(options: PlanOptions) -> list[Step]:
+    if not options.mapped:
+        return []
+    why = "its directory, seen by its ids: on the disk it belongs to the server, and what is left of it is a layer as it lies"
+    return [Step("own_place", (), why)]
 
 
 def _has_copies(options: PlanOptions) -> bool:
