@@ -109,7 +109,7 @@ class ImageIndex:
         self._images = directory / "images"
         self._names = directory / "names.json"
         self._lock = directory / "lock"
-        self._read_names: _Remembered[dict[str, Name]] = _Remembered(_names_of)
+        self._read_names: _Remembered[dict[str, Name]] = _Remembered(_names_of, self._names)
         self._read_records: dict[str, _Remembered[ImageRecord]] = {}
 
     def alone(self) -> AbstractContextManager[None]:
@@ -122,7 +122,7 @@ class ImageIndex:
 
     def names(self, *, anew: bool = False) -> dict[str, Name]:
         """All names; not to be changed. Who is about to write them reads them anew, whatever the file looks like."""
-        return self._read_names.read(self._names, anew=anew) or {}
+        return self._read_names.read(anew=anew) or {}
 
     def ids(self) -> list[str]:
         """All images, sorted."""
@@ -134,7 +134,10 @@ class ImageIndex:
 
     def record(self, image_id: str) -> ImageRecord | None:
         """What is written down of an image; None if it is not here."""
-        found = self._read_records.setdefault(image_id, _Remembered(record_of)).read(self.path(image_id))
+        remembered = self._read_records.get(image_id)
+        if remembered is None:
+            remembered = self._read_records[image_id] = _Remembered(record_of, self.path(image_id))
+        found = remembered.read()
         if found is None:
             self._read_records.pop(image_id, None)
         return found
@@ -203,24 +206,28 @@ def _names_of(data: bytes) -> dict[str, Name]:
 class _Remembered(Generic[_T]):
     """A file that was read, for as long as it is the same one."""
 
-    def __init__(self, parse: Callable[[bytes], _T]) -> None:
+    def __init__(self, parse: Callable[[bytes], _T], path: Path) -> None:
         self._parse = parse
+        self._path = str(path)
         self._kept: tuple[tuple[int, ...], _T] | None = None
 
-    def read(self, path: Path, *, anew: bool = False) -> _T | None:
+    def read(self, *, anew: bool = False) -> _T | None:
         """Its value; None if there is none, or none that can be read."""
         try:
-            with open(path, "rb") as file:
-                status = os.fstat(file.fileno())
-                seen = (status.st_ino, status.st_mtime_ns, status.st_size)
-                kept = self._kept
-                if kept is not None and kept[0] == seen and not anew:
-                    return kept[1]
+            kept = self._kept  # Each sandbox asks: to open the file costs more than all the rest.
+            if kept is not None and not anew and kept[0] == _seen(os.stat(self._path)):
+                return kept[1]
+            with open(self._path, "rb") as file:
+                seen = _seen(os.fstat(file.fileno()))
                 value = self._parse(file.read())
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
             return None
         self._kept = (seen, value)
         return value
+
+
+def _seen(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _replace(path: Path, value: Any, *, waits: bool) -> None:

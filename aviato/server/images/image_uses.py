@@ -1,5 +1,7 @@
 """Which sandboxes have which image: `uses/IMAGE_ID/SANDBOX_ID` is a link to a sandbox's place, and counts while that exists.
 
+Each sandbox makes one, and it costs as much as all else that an image adds to a create: a short link lies in its inode.
+
 A place is made after its link, by another process: a link counts for a while without one.
 
 A sandbox that begins writes its link, then looks whether the image is there. Who removes an image takes its record away, then
@@ -31,18 +33,22 @@ class ImageUses:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / "uses"
+        self._ways: dict[str, str] = {}
+        """From a directory of links to those of places."""
 
     def add(self, image_id: str, sandbox_id: str, place: str) -> None:
         """Say that a sandbox has an image, whose place is there or about to be."""
-        link = self._link(image_id, sandbox_id)
+        link, target = self._link(image_id, sandbox_id), self._way_to(place)
         while True:
-            link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with suppress(FileExistsError, FileNotFoundError):  # A removal has just taken the directory away.
-                os.symlink(place, link)
+            try:
+                os.symlink(target, link)
                 return
-            if os.path.lexists(link):
-                if os.readlink(link) == place:
-                    return
+            except FileNotFoundError:  # The first one, or a removal has just taken the directory away.
+                link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except FileExistsError:
+                with suppress(FileNotFoundError):
+                    if os.readlink(link) == target:
+                        return
                 link.unlink(missing_ok=True)
 
     def drop(self, image_id: str, sandbox_id: str) -> None:
@@ -83,6 +89,14 @@ class ImageUses:
         except FileNotFoundError:
             return []
         return [(name, _lives(self._directory / image_id / name)) for name in names]
+
+    def _way_to(self, place: str) -> str:
+        above, name = os.path.split(place)
+        way = self._ways.get(above)
+        if way is None:
+            relative = os.path.relpath(os.path.realpath(above), os.path.realpath(self._directory / "image"))
+            way = self._ways[above] = min(relative, above, key=len)
+        return f"{way}/{name}"
 
     def _link(self, image_id: str, sandbox_id: str) -> Path:
         if not _SANDBOX.fullmatch(sandbox_id):

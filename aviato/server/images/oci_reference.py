@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from aviato.server.images.image_errors import image_error, quoted
@@ -58,6 +59,7 @@ class OciReference:
         return f"{start}{self.path}" + (f":{self.tag}" if self.tag else "")
 
 
+@lru_cache(maxsize=1024)
 def parse_oci_reference(text: str) -> OciReference:
     """Read a reference.
 

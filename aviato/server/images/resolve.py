@@ -40,6 +40,8 @@ WRITABLE = (
 """Directories that programs write to, those above first."""
 CANDIDATES = 3
 LIKE = 0.6
+MOST_REMEMBERED = 1024
+"""References for which it is remembered what they mean."""
 _VERSION = re.compile(r"python\D{0,3}3\.(\d{1,3})", re.ASCII | re.IGNORECASE)
 
 
@@ -62,6 +64,7 @@ class LocalImages:
         self._interpreters = interpreters
         self._registered = registered
         self._allow_any_directory = allow_any_directory
+        self._known: dict[str, tuple[UnpackedImage, ResolvedImage]] = {}
 
     def resolve(self, reference: str | None, fallback: str | None = None) -> ResolvedImage:
         """The image of a reference.
@@ -171,10 +174,20 @@ class LocalImages:
         return ResolvedImage(reference=reference, kind="dir", layers=(root,), strange=strange, note=note)
 
     def _stored(self, reference: str, stored: UnpackedImage) -> ResolvedImage:
-        """An image of the store."""
-        if stored.snapshot is not None:
-            return self._snapshot(reference, stored, stored.snapshot)
-        return self._of_layers(reference, stored)
+        """An image of the store. It is what it was as long as the store says the same of it."""
+        known = self._known.get(reference)
+        if known is not None and known[0] is stored:
+            return known[1]
+        if stored.snapshot is None:
+            image = self._of_layers(reference, stored)
+        else:
+            image = self._snapshot(reference, stored, stored.snapshot)
+            if stored.snapshot.base is not None and not image.is_host:
+                return image  # A directory may be another one by now.
+        if len(self._known) >= MOST_REMEMBERED:
+            self._known.clear()
+        self._known[reference] = stored, image
+        return image
 
     def _snapshot(self, reference: str, stored: UnpackedImage, snapshot: RecordedSnapshot) -> ResolvedImage:
         if snapshot.base is None:
