@@ -149,6 +149,7 @@ class ImageInfo(Suggesting):
         reason: the same, for programs, such as `unknown_tag`.
         retryable: whether that may pass by itself.
         pull_seconds: how long it took to come; None if it was there when it was asked for.
+        joined: whether somebody else had asked for it before, and it came for both: metrics count a pull once.
         layers: how many different ones it has.
         size_bytes: of its layers, unpacked.
         created_at: as the image says, or None.
@@ -171,6 +172,7 @@ class ImageInfo(Suggesting):
     reason: str | None = None
     retryable: bool = False
     pull_seconds: float | None = None
+    joined: bool = False
     layers: int = 0
     size_bytes: int = 0
     created_at: float | None = None

@@ -127,10 +127,10 @@ class Metrics:
             _tell("exec", measured)
 
     def image_prefetched(self, info: ImageInfo) -> None:
-        """Count an image that was asked for ahead: pulled, there already, or not to be had."""
+        """Count an image that was asked for ahead: pulled, there already, or not to be had. Who joins a pull counts nothing."""
         if info.status == "failed":
             self._add("image_pull_failures")
-        else:
+        elif not info.joined:
             self._had_image(info.pull_seconds, info.done_bytes)
 
     def image_used(self, pull: ImagePull | None) -> None:

@@ -42,6 +42,8 @@ class ImageInfo(ResponseModel):
     """Whether the failure may pass by itself."""
     pull_seconds: float | None = None
     """How long it took to come; None: it was here when it was asked for."""
+    joined: bool = False
+    """Whether it came for somebody else, who asked before: of all that are told of one pull, one is not told this."""
     layers: int = 0
     """Different ones."""
     size_bytes: int = 0

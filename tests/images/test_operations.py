@@ -385,6 +385,33 @@ def test_a_session_counts_what_its_sandboxes_wait_for(layout: str, tmp_path: Pat
         aviato.Sandbox.delete_snapshot(snapshot.snapshot_id).result(60)
 
 
+def test_of_those_who_prefetch_at_once_one_counts_the_pull(layout: str) -> None:
+    with SlowRegistry(layout) as registry, Session() as first, Session() as second:
+        asked = [one.prefetch([registry.reference]) for one in (first, first, second)]
+        while "blob" not in registry.asked:
+            time.sleep(0.02)
+        asked.append(second.prefetch([registry.reference]))
+        registry.free.set()
+        found = [one.result(60)[0] for one in asked]
+        assert {one.status for one in found} == {"here"} and sum(not one.joined for one in found) == 1
+        both = [counted(one) for one in (first, second)]
+        assert sum(one.get("image_pulls", 0) for one in both) == 1 and not any("image_cache_hits" in one for one in both)
+
+
+def test_who_prefetches_what_a_sandbox_waits_for_counts_nothing(layout: str) -> None:
+    with SlowRegistry(layout) as registry, Session() as first, Session() as second:
+        waiting = first.sandbox(container_image=registry.reference)
+        running = waiting.exec(["/program", "--version"])
+        while "blob" not in registry.asked:
+            time.sleep(0.02)
+        asked = second.prefetch([registry.reference])
+        second.list().result(60)  # By the same connection: the server has heard of the other by then.
+        registry.free.set()
+        [found] = asked.result(60)
+        assert running.result(60).returncode == 0 and counted(first)["image_pulls"] == 1
+        assert found.status == "here" and "image_pulls" not in counted(second)
+
+
 def test_a_session_counts_what_its_builds_begin_with(layout: str, tmp_path: Path) -> None:
     with SlowRegistry(layout) as registry, Session() as session:
         registry.free.set()

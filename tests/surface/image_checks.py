@@ -28,7 +28,13 @@ def prefetch(place: Place) -> None:
     assert (here.user, here.entrypoint, here.command, here.environment) == ("0", ("/e",), ("c",), {"A": "b"})
     assert (here.layers_done, here.layers_total) == (1, 1) and here.used_at is not None
     assert (failed.reference, failed.status, failed.reason) == (wrong, "failed", "no_such_file") and failed.message
-    assert here.labels == {"l": "m"} and here.pull_seconds is not None and here.pull_seconds < 30 and not failed.retryable
+    assert (
+        here.labels == {"l": "m"}
+        and here.pull_seconds is not None
+        and here.pull_seconds < 30
+        and not failed.retryable
+        and not here.joined
+    )
     assert (failed.done_bytes, failed.total_bytes) == (0, None)
 
 

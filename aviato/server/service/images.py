@@ -73,7 +73,7 @@ class Images:
             pull = self._pulls[reference] = _Pull(reference)
             pull.task = asyncio.create_task(self._run(pull, store, refresh), name=f"pull {reference}")
         await self._long_polls.wait(pull.ended, timeout_seconds)
-        return pull.info
+        return pull.tell()
 
     async def name(self, info: ImageInfo, name: str, caller: Caller) -> ImageInfo:
         """Give an image that is here one more name; it is then as before, and has that too.
@@ -184,9 +184,9 @@ class Images:
     async def _run(self, pull: _Pull, store: ImageStore, refresh: bool) -> None:
         began = time.monotonic()
         try:
-            stored = await store.pull(pull.reference, refresh=refresh, on_progress=pull.hear)
+            stored = await store.pull(pull.reference, refresh=refresh, on_progress=pull.hear, on_begin=pull.begin)
             info = await _info(store, stored, pull.reference)
-            came = {"pull_seconds": time.monotonic() - began, "done_bytes": pull.info.done_bytes}
+            came = {"pull_seconds": time.monotonic() - began, "done_bytes": pull.info.done_bytes, "joined": pull.joined}
             pull.info = info.model_copy(update=came)
         except AviatoError as error:
             pull.fail(str(error), error.reason, retryable=error.retryable)
@@ -207,6 +207,19 @@ class _Pull:
         self.info = ImageInfo(reference=reference, status="pulling", names=[reference])
         self.ended = Event()
         self.forgotten_at = 0.0
+        self.joined = True
+        """Unless it is this one that began it: a sandbox may have done so."""
+
+    def begin(self) -> None:
+        """It is begun for this one."""
+        self.joined = False
+
+    def tell(self) -> ImageInfo:
+        """How far it is; once it is here, the first who hears that counts it."""
+        told = self.info
+        if told.status == "here":
+            self.info = told.model_copy(update={"joined": True})
+        return told
 
     def hear(self, progress: Progress) -> None:
         """Take note of how far it is."""

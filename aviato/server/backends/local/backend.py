@@ -427,7 +427,7 @@ class LocalBackend(PlacedBackend):
                 self._images.store.use(image.image_id, spec.sandbox_id, place)  # As quick as what is put on record of it.
                 if image.lacks_start and self._layered and image.image_id not in self._without_start:
                     image = await self._with_start(image)
-                return replace(spec, image=image)
+                return spec if image is spec.image else replace(spec, image=image)
             except SandboxImageError as error:
                 if error.reason != "image_gone" or image.is_snapshot:
                     raise
