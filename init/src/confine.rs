@@ -242,6 +242,7 @@ impl Confinement {
                 sys::enter_directory(b"/")
             }
             b"directories" => pairs(given, |path, mode| make_directory(path, word(Some(mode))?)),
+            b"own_top" => self.own_top(number(given.first())?),
             b"mount_points" => pairs(given, |path, mode| make_real_directory(path, word(Some(mode))?)),
             b"links" => pairs(given, |path, target| sys::make_link(text(Some(target))?, AT_FDCWD, path)),
             b"unlink" => each(given, |path| sys::unlink(AT_FDCWD, path)),
@@ -426,6 +427,20 @@ impl Confinement {
         let volatile = [&options[..], b",volatile"].concat();
         let mount = |options: &[u8]| sys::mount_on(Some(b"overlay"), target, Some(b"overlay"), flags, Some(options));
         mount(&volatile).or_else(|_| mount(&options))
+    }
+
+    /// Makes the root as the top of a layer is: overlayfs takes that from the uppermost directory alone.
+    fn own_top(&self, layer: u64) -> io::Result<()> {
+        let top = self.lower.get(layer as usize).ok_or_else(malformed)?;
+        let found = sys::stat_open(top)?;
+        if (found.uid, found.gid) != (0, 0) {
+            match sys::own_name(AT_FDCWD, b"/", found.uid, found.gid) {
+                // There is one user inside.
+                Err(error) if sys::number_of(&error) == sys::EINVAL => {}
+                result => result?,
+            }
+        }
+        sys::set_mode_at(b"/", found.permissions())
     }
 
     fn keep_layer(&mut self, given: Arguments<'_>) -> io::Result<()> {

@@ -84,7 +84,7 @@ def test_each_kind_arrives_whole(way, into):
         Member("d" * 200 + "/" + "f" * 255, content=b"long"),
     )
     said = arrive(way, tar(*members), into)
-    assert said == {"size_bytes": 3010, "files": 16, "implied": 2, "left_out": 2}
+    assert said == {"size_bytes": 3010, "files": 16, "implied": 2, "left_out": 2, "says_top": True}
     if not IS_ROOT:
         (into / "closed/secret").chmod(0o400)
     found = seen(into)
@@ -390,7 +390,7 @@ def test_no_archive(into, data):
 
 
 def test_a_layer_of_nothing(into):
-    assert unpacked(b"\0" * 1024, into) == {"size_bytes": 0, "files": 0, "implied": 0, "left_out": 0}
+    assert unpacked(b"\0" * 1024, into) == {"size_bytes": 0, "files": 0, "implied": 0, "left_out": 0, "says_top": False}
 
 
 # -- directories that the tar leaves out
@@ -622,7 +622,7 @@ def test_any_damage(tmp_path_factory, changes, behind):
         if head[257:262] == b"ustar":
             data[start + 148 : start + 156] = b"%06o\0 " % (sum(head[:148]) + sum(head[156:]) + 8 * 32)
     said = run(bytes(data), above / "root", *BOMB)
-    assert set(said) in ({"error"}, {"size_bytes", "files", "implied", "left_out"})
+    assert set(said) in ({"error"}, {"size_bytes", "files", "implied", "left_out", "says_top"})
     assert "error" not in said or said["error"]["reason"] != "unpack_failed", said
     assert sorted(os.listdir(above)) == ["canary", "root"] and (above / "canary").read_text() == "alive"
     shutil.rmtree(above, ignore_errors=True)

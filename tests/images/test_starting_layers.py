@@ -230,3 +230,44 @@ def test_a_server_that_dies_leaves_none_in_part(
     with Sandbox.run(container_image=layout) as sandbox:
         assert runs(sandbox) and upper(server, sandbox) == []
     server.stop()
+
+
+@pytest.mark.parametrize(
+    ("tops", "mode", "owner"),
+    [
+        ([(0o555, 0, 0)], 0o555, (0, 0)),
+        ([(0o1771, 5, 6), None], 0o1771, (5, 6)),
+        ([(0o711, 5, 6), (0o750, 0, 0)], 0o750, (0, 0)),
+        ([(0o700, 5, 6), (0o755, 0, 0), None], 0o755, (0, 0)),
+        ([None], 0o755, (0, 0)),
+    ],
+    ids=["one layer", "the lower of two", "the upper of two", "as by itself", "nothing"],
+)
+def test_the_root_is_as_the_image_says(
+    server: RunningServer, tmp_path: Path, tops: list[tuple[int, int, int] | None], mode: int, owner: tuple[int, int]
+) -> None:
+    """What the uppermost layer says that says anything of it; so it stays in what comes of its sandboxes."""
+    tars = []
+    for number, top in enumerate(tops):
+        said = {} if top is None else {"./": (*top, b"")}
+        program = (0o755, 0, 0, Path(binary.found()).read_bytes())
+        tars.append(tar_of({**said, "program": program, f"layer{number}": os.urandom(8)}))
+    layout = f"oci:{make_layout(tmp_path / 'image', tars, {})}"
+
+    def is_so(sandbox: Sandbox) -> bool:
+        if not runs(sandbox) or sandbox.stat("/").result().mode & 0o7777 != mode:
+            return False
+        [found] = Path(server.state_dir).rglob(f"sandboxes/{sandbox.sandbox_id}/upper")
+        return os.geteuid() != 0 or (found.stat().st_uid, found.stat().st_gid) == owner
+
+    for _ in range(2):
+        with Sandbox.run(container_image=layout) as sandbox:
+            assert is_so(sandbox)
+            sandbox.write_file("/mine", b"x").result()
+            snapshot = sandbox.snapshot().result()
+            child = sandbox.fork(1)[0]
+            assert is_so(child)
+            child.stop().result()
+        with Sandbox.run(container_image=snapshot.snapshot_id) as again:
+            assert is_so(again) and "/mine" in names(again)
+        Sandbox.delete_snapshot(snapshot.snapshot_id).result()

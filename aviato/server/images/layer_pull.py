@@ -220,7 +220,10 @@ class LayerPulls:
 
     def _publish(self, tree: Path, key: str, diff_id: str, unpacked: UnpackedLayer | None, part: Path) -> RecordedLayer:
         size, files, implied = (None, None, 0) if unpacked is None else (unpacked.size_bytes, unpacked.files, unpacked.implied)
-        describe_layer(tree, LayerDescription(diff_id=diff_id, size_bytes=size, files=files, implied=implied))
+        says_top = unpacked is not None and unpacked.says_top
+        describe_layer(
+            tree, LayerDescription(diff_id=diff_id, size_bytes=size, files=files, implied=implied, says_top=says_top)
+        )
         place = self._layers / key
         if place.exists() and read_layer(place, diff_id) is None:
             self._trash.take(place)  # Its description is damaged.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +24,14 @@ class LayerDescription:
         size_bytes: of its files; None: nobody has counted them.
         files: of any kind; None likewise.
         implied: directories that the tar leaves out. With any, the layer is right only above those that it was made above.
+        says_top: whether the tar says how the top itself is to be, or it is as any other.
     """
 
     diff_id: str
     size_bytes: int | None
     files: int | None
     implied: int
+    says_top: bool = False
 
 
 def read_layer(path: Path, diff_id: str) -> LayerDescription | None:
@@ -47,6 +50,14 @@ def read_layer_size(path: Path) -> int | None:
     """The size of the files of whichever layer is there; None where that is not known."""
     size = _read(path).get("size_bytes")
     return size if isinstance(size, int) else None
+
+
+def says_other_top(path: Path) -> bool | None:
+    """Whether a layer makes the root another one than sandboxes have by themselves; None where it says nothing of that."""
+    if _read(path).get("says_top") is not True:
+        return None
+    found = os.lstat(path / ROOT)
+    return (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) != (0o755, os.geteuid(), os.getegid())
 
 
 def note_layer_size(path: Path, size_bytes: int, files: int) -> None:

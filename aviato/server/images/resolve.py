@@ -223,6 +223,7 @@ class LocalImages:
             kind="oci",
             note=note,
             layers=stored.layers,
+            top=stored.top,
             image_id=stored.image_id,
             config=stored.config,
             lacks_start=stored.lacks_start,

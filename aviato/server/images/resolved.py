@@ -33,6 +33,7 @@ class ResolvedImage:
         above: of a `host` image, those that lie over what is the machine's own.
         strange: directories of a `dir` image that belong to a user whom no sandbox of this server can have, with their modes. A
             sandbox begins with such ones of its own in their place, which what is in those is seen through.
+        top: of an image of the store, which of its layers says how the root itself is, where that is not as it is by itself.
         interpreter: the host Python that `python` means in a `host` sandbox.
         image_id: of an image that the store has.
         lacks_start: such an image can have a starting layer, and has none.
@@ -48,6 +49,7 @@ class ResolvedImage:
     layers: tuple[str, ...] = ()
     above: tuple[str, ...] = ()
     strange: tuple[tuple[str, int], ...] = ()
+    top: int | None = None
     interpreter: str | None = None
     image_id: str | None = None
     config: ImageConfig | None = None

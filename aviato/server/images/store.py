@@ -17,7 +17,7 @@ from aviato.server.images.image_uses import ImageUses
 from aviato.server.images.layer_leases import LayerLeases
 from aviato.server.images.layer_pull import LayerPulls
 from aviato.server.images.layer_sizes import LayerSizes
-from aviato.server.images.layers import ROOT
+from aviato.server.images.layers import ROOT, says_other_top
 from aviato.server.images.oci_reference import id_prefix, parse_oci_reference, parse_own_name
 from aviato.server.images.registry_requests import Patience
 from aviato.server.images.starting_layers import StartingLayers
@@ -374,11 +374,14 @@ class ImageStore:
 
     def _of_layers(self, record: ImageRecord, layers: Sequence[RecordedLayer]) -> dict[str, Any]:
         # A layer that is there twice acts where it is uppermost; overlayfs takes no directory twice.
-        uppermost_first = dict.fromkeys(layer.key for layer in reversed(layers))
+        uppermost_first = [*dict.fromkeys(layer.key for layer in reversed(layers))]
+        said = ((at, says_other_top(self._directory / "layers" / key)) for at, key in enumerate(uppermost_first))
+        at, is_other = next(((at, is_other) for at, is_other in said if is_other is not None), (0, False))
         return {
             "image_id": record.image_id,
             "layers": tuple(str(self._directory / "layers" / key / ROOT) for key in uppermost_first),
             "config": record.config,
+            "top": at if is_other else None,
             "snapshot": record.snapshot,
         }
 

@@ -18,6 +18,7 @@ class UnpackedImage:
         image_id: `sha256:HEX` of its configuration.
         layers: absolute paths of its layers' directories, the uppermost first; each is there once.
         config: what it says of commands.
+        top: which of these layers says that the root is another one than sandboxes have by themselves, or None.
         lacks_start: it can have a starting layer, and has none.
         snapshot: of an image that is one.
     """
@@ -25,6 +26,7 @@ class UnpackedImage:
     image_id: str
     layers: tuple[str, ...]
     config: ImageConfig
+    top: int | None = None
     lacks_start: bool = False
     snapshot: RecordedSnapshot | None = None
 

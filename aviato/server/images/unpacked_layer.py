@@ -35,12 +35,14 @@ class UnpackedLayer:
         files: of any kind, directories too.
         implied: directories that its tar leaves out, and that were made like those in the layers below.
         left_out: members that were not made, such as device nodes.
+        says_top: whether the tar says how the top itself is to be.
     """
 
     size_bytes: int
     files: int
     implied: int
     left_out: int
+    says_top: bool = False
 
 
 class Count(Protocol):

@@ -109,7 +109,7 @@ def _result(said: _Ended, into: Path) -> UnpackedLayer:
         raise _failure(f"aviato-init ended with status {said.status}: {words}") from None
     error = answer.get("error")
     if error is None and said.status == 0:
-        return UnpackedLayer(**{name: answer[name] for name in ("size_bytes", "files", "implied", "left_out")})
+        return UnpackedLayer(**{name: answer[name] for name in ("size_bytes", "files", "implied", "left_out", "says_top")})
     if error is None:
         raise _failure(f"aviato-init ended with status {said.status}")
     reason = error["reason"]

@@ -53,6 +53,8 @@ pub struct Unpacked {
     pub files: u64,
     pub implied: u64,
     pub left_out: u64,
+    /// The archive says how the top itself is to be.
+    pub says_top: bool,
 }
 
 /// Unpacks what comes on a stream; `control` leads to whoever maps subordinate ids.
@@ -109,6 +111,7 @@ pub fn answer(unpacked: &Result<Unpacked, Trouble>) -> Value {
             ("files", unpacked.files.into()),
             ("implied", unpacked.implied.into()),
             ("left_out", unpacked.left_out.into()),
+            ("says_top", unpacked.says_top.into()),
         ]),
         Err(trouble) => error(trouble, "unpack_failed"),
     }

@@ -96,7 +96,8 @@ impl Layer {
         self.make_whiteouts()?;
         self.settle()?;
         self.done.implied = self.directories.values().filter(|directory| !directory.is_announced).count() as u64;
-        if !self.directories[&b""[..]].is_announced {
+        self.done.says_top = self.directories[&b""[..]].is_announced;
+        if !self.done.says_top {
             self.done.implied -= 1;
         }
         Ok(self.done)

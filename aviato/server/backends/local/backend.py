@@ -359,7 +359,7 @@ class LocalBackend(PlacedBackend):
             task.add_done_callback(lambda _: self._starts.pop(str(image.image_id), None))
         await asyncio.wait((task,))
         found = await in_thread(self._images.store.unpacked, image.image_id)
-        return image if found is None else replace(image, layers=found.layers, lacks_start=False)
+        return image if found is None else replace(image, layers=found.layers, top=found.top, lacks_start=False)
 
     async def _make_start(self, image: ResolvedImage) -> None:
         assert self._images.store is not None and image.image_id is not None
@@ -639,6 +639,7 @@ class LocalBackend(PlacedBackend):
             above=spec.image.above,
             working_dir=_working_dir(spec.image),
             strange=spec.image.strange,
+            top=spec.image.top,
             base_root=below if self._layered else None,
             copies=None if self._layered else below,
             upper_in_memory=self._upper_in_memory,
@@ -658,7 +659,7 @@ class LocalBackend(PlacedBackend):
 
     def _lends(self, spec: SandboxSpec) -> bool:
         """Whether another sandbox may have its place, and it that of another."""
-        has_start = spec.image.is_host or spec.image.image_id is not None
+        has_start = spec.image.is_host or (spec.image.image_id is not None and spec.image.top is None)
         if not (self._layered and has_start) or self._refusals >= MOST_REFUSALS:
             return False
         return not (spec.mounted_files or _has_ports(spec) or groups_of(spec.requests, spec.limits, self._facts))

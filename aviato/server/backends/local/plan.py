@@ -155,6 +155,7 @@ class PlanOptions:
         above: of `host` images, root directories that lie over the base root, the uppermost first.
         working_dir: of an image.
         strange: of a `dir` image, see `ResolvedImage`.
+        top: which of the layers says how the root itself is; None: it is as it is by itself.
         base root: of `host` images, a directory with `base root`'s names in it, to lie below their writable layer; None makes
             them anew in each sandbox, where the machine cannot put layers over one another.
         copies: of `host` images without a base root, a directory with what is shared of the machine's /etc and /sys.
@@ -182,6 +183,7 @@ class PlanOptions:
     above: tuple[str, ...] = ()
     working_dir: str | None = None
     strange: tuple[tuple[str, int], ...] = ()
+    top: int | None = None
     base_root: str | None = None
     copies: str | None = None
     upper_in_memory: bool = False
@@ -407,6 +409,7 @@ def _image_tree(options: PlanOptions) -> list[Step]:
         *_mount_points(options),
         Step("directories", (tuple(directories),), "what every sandbox has, where the image lacks it"),
         Step("own_links", (tuple(OWN_NAMES.items()),), "to its own names, in place of the names of who made the image"),
+        *([] if options.top is None else [Step("own_top", (options.top,), "the root is as the image says")]),
     ]
 
 
