@@ -35,6 +35,8 @@ T = TypeVar("T")
 Figures = dict[str, "list[float] | float"]
 READY = 20
 """Sandboxes in the pool."""
+SETTLED_SECONDS, MOST_SETTLING_SECONDS = 5.0, 60.0
+"""Longer than a server keeps the places of ended sandboxes for others."""
 FORKED = 10
 """Rounds of small things for one of forks and of snapshots that take long."""
 
@@ -165,20 +167,27 @@ def used_bytes(directory: Path) -> int:
 
 
 def settled_bytes(state: Path) -> int:
-    """The same, once nothing is on its way out any more."""
+    """The same, once nothing is on its way out any more: what went later would be taken from what a fork adds."""
     os.sync()  # What was written and has no place on the disk yet is counted as it likes.
-    before = used_bytes(state)
-    for _ in range(50):
+    seen, since = used_bytes(state), time.monotonic()
+    deadline = since + MOST_SETTLING_SECONDS
+    while time.monotonic() < min(since + SETTLED_SECONDS, deadline):
         time.sleep(0.2)
         now = used_bytes(state)
-        if now == before:
-            break
-        before = now
-    return before
+        if now != seen:
+            seen, since = now, time.monotonic()
+    return seen
 
 
-def measure_disk(parent: aviato.Sandbox, tree: Tree, children: int, state: Path) -> Figures:
+def sweep(session: aviato.Session) -> None:
+    """Have a server take away what earlier forks began with, which else goes some time after their last child."""
+    with session.sandbox() as sandbox:
+        aviato.Sandbox.delete_snapshot(sandbox.snapshot().result().snapshot_id).result()
+
+
+def measure_disk(session: aviato.Session, parent: aviato.Sandbox, tree: Tree, children: int, state: Path) -> Figures:
     """What a fork adds to the disk, and one more of the same files, which are there by then."""
+    sweep(session)
     size, rows = tree.files * tree.bytes_each, []
     live: list[aviato.Sandbox] = []
     figures: Figures = {}
@@ -256,7 +265,7 @@ def measure(arguments: argparse.Namespace, folder: Path, state: Path | None) -> 
             rounds = arguments.rounds if tree is SMALL else max(1, arguments.rounds // FORKED)
             if state is not None and tree is not SMALL:
                 with tree.written(session) as parent:
-                    figures |= measure_disk(parent, tree, arguments.children, state)
+                    figures |= measure_disk(session, parent, tree, arguments.children, state)
             figures |= measure_snapshots(session, tree, rounds, folder)
             figures |= measure_forks(session, tree, max(1, arguments.rounds // FORKED), arguments.children, folder)
         return figures | measure_beginnings(session, arguments.rounds)

@@ -7,18 +7,16 @@ import contextlib
 import logging
 import os
 import random
-import select
 import signal
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
-from aviato.exceptions import AviatoError, AviatoValidationError, SandboxImageError, SandboxUnavailableError
-from aviato.server.backends.base import Capability, Check, Limit, ResolvedImage, SandboxSpec
+from aviato.exceptions import AviatoValidationError, SandboxImageError, SandboxUnavailableError
+from aviato.server.backends.base import Capability, Check, ResolvedImage, SandboxSpec
 from aviato.server.backends.local import (
     binary,
-    bounds,
     facts,
     filters,
     groups,
@@ -29,17 +27,16 @@ from aviato.server.backends.local import (
     requests,
     rules,
     subordinate,
-    syscalls,
-    way_out,
 )
 from aviato.server.backends.local.affinity import Affinity
 from aviato.server.backends.local.base_roots import BaseRoots
 from aviato.server.backends.local.directories import Directories
+from aviato.server.backends.local.held import DEATH_SECONDS, Held, are_dead, await_deaths
 from aviato.server.backends.local.left import LeftPlace, LeftPlaces, Lent
-from aviato.server.backends.local.limits import groups_of, limits_of, seen_of
-from aviato.server.backends.local.placed import PlacedBackend
-from aviato.server.backends.local.remembered import Remembered
+from aviato.server.backends.local.limits import groups_of
+from aviato.server.backends.local.planned import PlannedBackend, host_name_of
 from aviato.server.backends.local.room import room, too_much
+from aviato.server.backends.local.starts import Starts
 from aviato.server.backends.local.uids import UidPool, available
 from aviato.server.backends.local.zygote import Zygote
 from aviato.server.images.interpreters import find_interpreters
@@ -48,7 +45,7 @@ from aviato.server.images.packing import Packing
 from aviato.server.images.resolve import LocalImages
 from aviato.server.images.store import ImageStore
 from aviato.server.images.unpacking import Unpacking
-from aviato.server.link.link import Configuration, Process1Link, SandboxGone
+from aviato.server.link.link import Process1Link, SandboxGone
 from aviato.system.threads import in_thread, opened_in_thread
 from aviato.wire.ids import new_sandbox_id
 
@@ -60,44 +57,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DEFAULT_WORKING_DIR = "/workspace"
 IMAGE_TRIES = 3
 """How often an image is fetched for a sandbox, if it is removed between that and its use."""
-NICE = 10
-"""Commands' niceness while no control group shares the processors out, so that the server answers."""
-MOST_REFUSALS = 3
-"""In a row, of places that were left: whatever it is on this machine that refuses them, each costs a create some time."""
-DEATH_SECONDS = 15.0
 RECONNECT_SECONDS = 5.0
 ROOM_BYTES = 16 << 20
 """What a snapshot whose layer is moved has to be able to write of itself: a full disk must cost no sandbox."""
-_EXAMPLE, _NAME_EXAMPLE, _EARLIER_EXAMPLE = (new_sandbox_id() for _ in range(3))
-"""In the place of ids; by their random part nothing else is taken for them."""
 
 
-@dataclass
-class _Held:
-    """What the backend holds of one sandbox."""
-
-    uid: int
-    asked: asyncio.Future[tuple[int, int]] | None = None
-    pidfd: int | None = None
-    link: Process1Link | None = None
-    killed: bool = False
-    """Process 1 is on its way out, with all that is inside."""
-    grouped: bool = True
-    """It may have control groups."""
-    place: LeftPlace | None = None
-    """That it was to have."""
-    lent: Lent | None = None
-    processors: tuple[int, ...] = ()
-    """That its commands run on, where not all."""
-    cpu: float | None = None
-    image_id: str | None = None
-    """Of the store, which keeps that image for it."""
-
-
-class LocalBackend(PlacedBackend):
+class LocalBackend(PlannedBackend):
     """Sandboxes on this machine.
 
     Args:
@@ -145,11 +112,8 @@ class LocalBackend(PlacedBackend):
         self._modern = facts.kernel() >= (5, 12)
         self._zygote: Zygote | None = None
         self._starting = asyncio.Lock()
-        self._starts: dict[str, asyncio.Task[None]] = {}
-        """Starting layers of images that are being made."""
-        self._without_start: set[str] = set()
-        """Images for which that failed."""
-        self._held: dict[str, _Held] = {}
+        self._starts = Starts(self._make_start, self.destroy)
+        self._held: dict[str, Held] = {}
         self._left = LeftPlaces(self._directories, lambda uid: self._uids.give_back(uid))
         self._affinity = Affinity()
         self._refusals = 0
@@ -158,11 +122,7 @@ class LocalBackend(PlacedBackend):
         self._checks: list[Check] = []
         self._filter = self._supervisor_filter = self._born_filter = b""
         self._base_roots = BaseRoots((shared or directory) / "skeletons")
-        self._remembered: Remembered | None = None
-        self._maps = False
-        """Whether sandboxes see their directories by mounts that make the ids of a store their own."""
-        self._layered = False
-        """Whether the writable layers of `host` sandboxes can lie on a base root."""
+        self._maps = self._layered = False
 
     def _find_packages(self, registered: Mapping[str, str], private: Iterable[str]) -> Packages:
         return Packages(registered, foreign=self._root, private=private)
@@ -253,11 +213,6 @@ class LocalBackend(PlacedBackend):
             self._uids.keep(uid)
         return choices
 
-    @property
-    def ids_each(self) -> int:
-        """How many users and groups a sandbox has."""
-        return self._uids.each if self._directories.ranges is None else 1 + self._directories.ranges.size
-
     def _uid_choices(self) -> range | None:
         if not self._root:
             return None
@@ -276,7 +231,7 @@ class LocalBackend(PlacedBackend):
             if held.pidfd is not None:
                 os.close(held.pidfd)
         self._held.clear()
-        await asyncio.gather(*self._starts.values(), return_exceptions=True)
+        await self._starts.close()
         await self._left.close()
         await self._base_roots.close()
         if self._zygote is not None:
@@ -345,43 +300,15 @@ class LocalBackend(PlacedBackend):
         held = await self._held_of(place_id)
         return await self._images.store.snapshot(await self._left_layer(place_id, held), new)
 
-    async def _left_layer(self, place_id: str, held: _Held) -> Path:
+    async def _left_layer(self, place_id: str, held: Held) -> Path:
         """The layer of a place, once all that runs in it is dead."""
         await self._end(place_id, held)
         return Path(self._directories.path(place_id), "upper")
 
-    async def _with_start(self, image: ResolvedImage) -> ResolvedImage:
-        """The same over its starting layer, which is made of a sandbox that nobody is in."""
-        assert self._images.store is not None and image.image_id is not None
-        task = self._starts.get(image.image_id)
-        if task is None:
-            task = self._starts[image.image_id] = asyncio.create_task(self._make_start(image))
-            task.add_done_callback(lambda _: self._starts.pop(str(image.image_id), None))
-        await asyncio.wait((task,))
-        found = await in_thread(self._images.store.unpacked, image.image_id)
-        return image if found is None else replace(image, layers=found.layers, top=found.top, lacks_start=False)
-
-    async def _make_start(self, image: ResolvedImage) -> None:
-        assert self._images.store is not None and image.image_id is not None
-        spec = SandboxSpec(sandbox_id=new_sandbox_id(), image=image)
-        try:
-            try:
-                await self._create(spec, await self._live_zygote(), None, _lower(image, None), None)
-                left = await self._left_layer(spec.sandbox_id, self._held[spec.sandbox_id])
-                await self._images.store.put_start(image.image_id, left)
-            finally:
-                await self.destroy(spec.sandbox_id)
-        except (AviatoError, OSError) as error:  # Its sandboxes have all of it in their own layers.
-            self._without_start.add(image.image_id)
-            log.warning("image %s cannot have a starting layer: %s", image.reference, error)
-
-    def limits(self, spec: SandboxSpec) -> dict[str, Limit]:
-        """See `Backend`."""
-        in_memory = not spec.image.is_host and self._upper_in_memory
-        return self._known().limits.get(
-            (tuple(spec.requests.items()), tuple(spec.limits.items()), in_memory),
-            lambda: limits_of(spec.requests, spec.limits, self._facts, layer_in_memory=in_memory),
-        )
+    async def _make_start(self, spec: SandboxSpec) -> Path:
+        """The layer of a sandbox that nobody was in."""
+        await self._create(spec, await self._live_zygote(), None, _lower(spec.image, None), None)
+        return await self._left_layer(spec.sandbox_id, self._held[spec.sandbox_id])
 
     def check(self, spec: SandboxSpec) -> None:
         """See `Backend`."""
@@ -425,8 +352,8 @@ class LocalBackend(PlacedBackend):
             assert self._images.store is not None and image.image_id is not None
             try:
                 self._images.store.use(image.image_id, spec.sandbox_id, place)  # As quick as what is put on record of it.
-                if image.lacks_start and self._layered and image.image_id not in self._without_start:
-                    image = await self._with_start(image)
+                if image.lacks_start and self._layered:
+                    image = await self._starts.over(image, self._images.store)
                 return spec if image is spec.image else replace(spec, image=image)
             except SandboxImageError as error:
                 if error.reason != "image_gone" or image.is_snapshot:
@@ -460,7 +387,7 @@ class LocalBackend(PlacedBackend):
     async def _create(
         self, spec: SandboxSpec, zygote: Zygote, below: str | None, lower: str | None, place: LeftPlace | None
     ) -> Process1Link:
-        held = self._held[spec.sandbox_id] = _Held(self._uids.take()[0] if place is None else place.uid, place=place)
+        held = self._held[spec.sandbox_id] = Held(self._uids.take()[0] if place is None else place.uid, place=place)
         held.image_id = spec.image.image_id
         held.grouped = bool(groups_of(spec.requests, spec.limits, self._facts))
         held.cpu = spec.limits.get("cpu")
@@ -492,7 +419,7 @@ class LocalBackend(PlacedBackend):
 
     def claim(self, spec: SandboxSpec, link: Process1Link) -> None:
         """See `Backend`."""
-        link.configure(self._configured(spec), _host_name(spec))
+        link.configure(self._configured(spec), host_name_of(spec))
 
     async def reconnect(self, sandbox_id: str) -> Process1Link | None:
         """See `Backend`."""
@@ -500,7 +427,7 @@ class LocalBackend(PlacedBackend):
         if sock is None:
             return None
         sock.setblocking(False)
-        held = self._held.setdefault(sandbox_id, _Held(uid=await asyncio.to_thread(self._directories.owner, sandbox_id)))
+        held = self._held.setdefault(sandbox_id, Held(uid=await asyncio.to_thread(self._directories.owner, sandbox_id)))
         try:
             held.link = await asyncio.wait_for(Process1Link.connect(sandbox_id, sock), RECONNECT_SECONDS)
         except (SandboxGone, TimeoutError):
@@ -584,20 +511,6 @@ class LocalBackend(PlacedBackend):
             self._directories.ranges = None
         return zygote
 
-    def _interpreter(self, image: ResolvedImage) -> tuple[str, str, int] | None:
-        found = self._images.interpreter_at(image.interpreter)
-        return (found.prefix, found.executable, found.minor) if found else None
-
-    def _below(self, spec: SandboxSpec) -> host_tree.BaseRoot | None:
-        """What lies below its writable layer, or the copies that it has a mount of; None: it has an image."""
-        if not spec.image.is_host:
-            return None
-        if not self._layered:
-            return self._known().base_roots.get(None, lambda: host_tree.copies(self._facts))
-        port = spec.egress_port if self._facts.jvm_networks else None
-        kind = self._interpreter(spec.image), spec.packages is not None, port
-        return self._known().base_roots.get(kind, lambda: host_tree.base_root(self._facts, *kind))
-
     async def _made_below(self, spec: SandboxSpec) -> str | None:
         below = self._below(spec)
         if below is not None and self._layered and self._base_roots.is_due(below):
@@ -606,165 +519,6 @@ class LocalBackend(PlacedBackend):
                 self._facts = replace(self._facts, local=local)
                 below = self._below(spec)
         return None if below is None else await self._base_roots.ready(below)
-
-    def _known(self) -> Remembered:
-        if self._remembered is None or not self._remembered.is_of(self._facts, self._filter):
-            self._remembered = Remembered(self._facts, self._filter)
-        return self._remembered
-
-    def _group_settings(self, spec: SandboxSpec) -> list[dict[str, Any]]:
-        limits = self.limits(spec)
-        return groups.settings(
-            spec.sandbox_id,
-            groups_of(spec.requests, spec.limits, self._facts),
-            int(limits["memory"].value or 0),
-            spec.limits.get("cpu"),
-            spec.requests.get("cpu"),
-            int(limits["processes"].value or 0) or None,
-        )
-
-    def _options(
-        self, spec: SandboxSpec, below: str | None = None, *, merged: bool = False, processors: tuple[int, ...] = ()
-    ) -> plan.PlanOptions:
-        interpreter = self._interpreter(spec.image)
-        limits = self.limits(spec)
-        seen = seen_of(spec.limits, limits, self._facts, processors)
-        return plan.PlanOptions(
-            host_name=_host_name(spec),
-            place=self._directories.path(spec.sandbox_id),
-            facts=self._facts,
-            interpreter=interpreter,
-            packages=spec.packages_at,
-            layers=spec.image.layers,
-            above=spec.image.above,
-            working_dir=_working_dir(spec.image),
-            strange=spec.image.strange,
-            top=spec.image.top,
-            base_root=below if self._layered else None,
-            copies=None if self._layered else below,
-            upper_in_memory=self._upper_in_memory,
-            merged=merged,
-            lends=self._lends(spec),
-            root=self._root,
-            mapped=self._maps and bool(spec.image.layers or (self._layered and below)),
-            ids=self.ids_each,
-            mounted=tuple((file.path, len(file.content)) for file in spec.mounted_files),
-            processes=int(limits["processes"].value or 0),
-            memory_bytes=int(limits["memory"].value or 0),
-            shared_bytes=int(limits["shm"].value or 0),
-            seen=seen,
-            groups=groups.shown(self._group_settings(spec)) if seen is not None else (),
-            disk_bytes=int(limits["disk"].value or 0),
-        )
-
-    def _lends(self, spec: SandboxSpec) -> bool:
-        """Whether another sandbox may have its place, and it that of another."""
-        has_start = spec.image.is_host or (spec.image.image_id is not None and spec.image.top is None)
-        if not (self._layered and has_start) or self._refusals >= MOST_REFUSALS:
-            return False
-        return not (spec.mounted_files or _has_ports(spec) or groups_of(spec.requests, spec.limits, self._facts))
-
-    def _usual_request(
-        self, spec: SandboxSpec, below: str | None, uid: int, place: LeftPlace | None = None, processors: tuple[int, ...] = ()
-    ) -> requests.Request | None:
-        """What is asked for it, where that is known from another one: the plans of both differ in ids alone."""
-        if not self._modern or spec.mounted_files:
-            return None
-        asked = (tuple(spec.requests.items()), tuple(spec.limits.items()))
-        ways = (_has_ports(spec), place is None, self._lends(spec), self.ids_each)
-        key = (spec.image, spec.packages_at, below, asked, processors, *ways)
-
-        def made() -> requests.Request:
-            example = replace(spec, sandbox_id=_EXAMPLE, host_name=_NAME_EXAMPLE)
-            options = self._options(example, below, merged=place is not None, processors=processors)
-            return requests.example(self._request(example, options, uid))
-
-        usual = self._known().requests.get(key, made)
-        ids = {_EXAMPLE: spec.sandbox_id, _NAME_EXAMPLE: _host_name(spec)}
-        if place is not None:
-            ids[_EARLIER_EXAMPLE] = place.sandbox_id
-        return usual.renamed(ids, *self._ids(uid), 0 if place is None else place.lent.number)
-
-    def _ids(self, uid: int) -> tuple[int, int]:
-        """A sandbox's uid and gid as the zygote has them: the server's own are 0 where it gives others, too."""
-        return (uid, uid if self._root else os.getegid()) if self._directories.ranges is None else (0, 0)
-
-    def _request(self, spec: SandboxSpec, options: plan.PlanOptions, uid: int) -> dict[str, Any]:
-        trees: list[tuple[str, str, int, tuple[int, int]]] = []
-        if self._root and self._modern and options.interpreter is not None and host_tree.own_prefix(options.interpreter[0]):
-            # Made by the real root: the sandbox's id may not be able to look into the home that it lies in.
-            trees.append(("interpreter", options.interpreter[0], syscalls.MOUNT_ATTR_RDONLY | 6, (0, 0)))
-        if self._root and self._modern and options.packages is not None:
-            path, *known = options.packages
-            trees.append((plan.PACKAGES, path, syscalls.MOUNT_ATTR_RDONLY | 6, (known[0], known[1])))
-        own = self._ids(uid)
-        return {
-            "place": options.place,
-            "owned": plan.owned_directories(options),
-            "uid": own[0],
-            "gid": own[1],
-            "ids": options.ids,
-            "plan": plan.make_plan(options),
-            "trees": trees,
-            "earlier": self._directories.left_path(_EARLIER_EXAMPLE) if options.merged else None,
-            "lends": options.lends,
-            "mapped": options.mapped,
-            "lower": plan.below(options) if self._root and not options.merged else (),
-            "modern": self._modern,
-            "descent": None,
-            "ports": _has_ports(spec),
-            "filter": (self._supervisor_filter if self._unified(spec) else self._filter).hex(),
-            "born_filter": self._born_filter.hex() if self._unified(spec) else "",
-            "groups": self._group_settings(spec),
-        }
-
-    def _unified(self, spec: SandboxSpec) -> bool:
-        """Whether control groups of version 2 limit it."""
-        return groups.UNIFIED in groups_of(spec.requests, spec.limits, self._facts)
-
-    def _environment(self, spec: SandboxSpec) -> dict[str, str]:
-        """What every command finds set, whoever asked for it."""
-        interpreter = self._images.interpreter_at(spec.image.interpreter)
-        layered = self._layered and self._facts.local is not None
-        local = None if not spec.image.is_host else own_local.LOCAL if layered else own_local.HOME
-        said = {} if spec.image.config is None else dict(spec.image.config.environment)
-        return plan.environment(interpreter.prefix if interpreter else None, local, self.ids_each) | said
-
-    def _configured(self, spec: SandboxSpec) -> Configuration:
-        """What its process 1 is told, kept where nothing of it is the caller's own."""
-        if spec.environment or spec.secrets or spec.egress_port is not None:  # Its own name is in the variables.
-            return Configuration.of(self._configuration(spec))
-        times = (spec.orphan_timeout_seconds, spec.max_lifetime_seconds, spec.idle_timeout_seconds)
-        asked = (tuple(spec.requests.items()), tuple(spec.limits.items()))
-        key = (spec.image, spec.working_dir, times, asked)
-        return self._known().configurations.get(key, lambda: Configuration.of(self._configuration(spec)))
-
-    def _configuration(self, spec: SandboxSpec) -> dict[str, Any]:
-        limits = self.limits(spec)
-        return {
-            "environment": {
-                **self._environment(spec),
-                **way_out.environment(spec.egress_port, _host_name(spec)),
-                **spec.environment,
-                **spec.secrets,
-            },
-            "working_dir": os.path.join(_working_dir(spec.image), spec.working_dir or ""),
-            "user": spec.image.config.user if spec.image.config is not None and self.ids_each > 1 else None,
-            "nice": NICE,
-            "limits": {
-                **{name: limit.value for name, limit in limits.items() if limit.strength == "watched"},
-                "open_files": None if self._root else self._facts.open_files,
-                "watches": self._facts.watches,
-                "filters": bounds.LIMIT_FILTERS,
-                **dict(self._facts.sockets),
-                "group_memory": limits["memory"].value,
-                "swap": self._facts.swap,
-                "layer_in_memory": not spec.image.is_host and self._upper_in_memory,
-            },
-            "orphan_timeout_seconds": spec.orphan_timeout_seconds,
-            "max_lifetime_seconds": spec.max_lifetime_seconds,
-            "idle_timeout_seconds": spec.idle_timeout_seconds,
-        }
 
     async def _destroy(self, sandbox_id: str) -> None:
         held = await self._held_of(sandbox_id)
@@ -775,10 +529,10 @@ class LocalBackend(PlacedBackend):
             self._uids.give_back(held.uid)
         self._forget(sandbox_id)
 
-    async def _held_of(self, sandbox_id: str) -> _Held:
-        return self._held.get(sandbox_id) or _Held(uid=await asyncio.to_thread(self._directories.owner, sandbox_id))
+    async def _held_of(self, sandbox_id: str) -> Held:
+        return self._held.get(sandbox_id) or Held(uid=await asyncio.to_thread(self._directories.owner, sandbox_id))
 
-    async def _end(self, sandbox_id: str, held: _Held) -> None:
+    async def _end(self, sandbox_id: str, held: Held) -> None:
         """Kill its process 1, with all that is in its namespaces."""
         if held.asked is not None:
             with contextlib.suppress(Exception):
@@ -795,7 +549,7 @@ class LocalBackend(PlacedBackend):
             os.close(held.pidfd)
             held.pidfd = None
 
-    def _forget(self, sandbox_id: str) -> _Held | None:
+    def _forget(self, sandbox_id: str) -> Held | None:
         """It is gone, and others may run where it did."""
         held = self._held.pop(sandbox_id, None)
         if held is not None:
@@ -804,10 +558,10 @@ class LocalBackend(PlacedBackend):
                 self._images.store.release(held.image_id, sandbox_id)
         return held
 
-    async def _remove_killed(self, killed: Mapping[str, _Held]) -> None:
+    async def _remove_killed(self, killed: Mapping[str, Held]) -> None:
         """Take away the places of sandboxes whose process 1 was killed; what resists stays held."""
         try:
-            dead = killed if _are_dead(killed.values()) else await asyncio.to_thread(_await_deaths, killed)
+            dead = killed if are_dead(killed.values()) else await asyncio.to_thread(await_deaths, killed)
             left = await self._left.bury(self._zygote, [(one, held.uid, held.lent) for one, held in dead.items()])
             gone = {sandbox_id: held for sandbox_id, held in dead.items() if sandbox_id not in left}
             removed = await asyncio.to_thread(self._remove_places, gone) if gone else []
@@ -823,10 +577,10 @@ class LocalBackend(PlacedBackend):
             for sandbox_id in killed:
                 del self._destroying[sandbox_id]
 
-    def _remove_place(self, sandbox_id: str, held: _Held) -> None:
+    def _remove_place(self, sandbox_id: str, held: Held) -> None:
         self._directories.remove(sandbox_id, grouped=held.grouped)
 
-    def _remove_places(self, dead: Mapping[str, _Held]) -> list[str]:
+    def _remove_places(self, dead: Mapping[str, Held]) -> list[str]:
         """Take away the places of sandboxes that are dead; returns those that are gone."""
         removed = []
         for sandbox_id, held in dead.items():
@@ -855,10 +609,6 @@ class LocalBackend(PlacedBackend):
             loop.remove_reader(pidfd)
 
 
-def _host_name(spec: SandboxSpec) -> str:
-    return spec.host_name or spec.sandbox_id
-
-
 def _lower(image: ResolvedImage, below: str | None) -> str:
     """What tells the directories below a writable layer from others, also from later ones of the same names.
 
@@ -869,37 +619,6 @@ def _lower(image: ResolvedImage, below: str | None) -> str:
         with contextlib.suppress(OSError):  # The zygote says what is missing.
             names.append(f"{layer} {os.stat(layer).st_ino}")
     return "\n".join(names)
-
-
-def _has_ports(spec: SandboxSpec) -> bool:
-    """Whether descriptors of its sockets are passed on."""
-    return spec.exposes_ports or spec.egress_port is not None
-
-
-def _are_dead(killed: Iterable[_Held], seconds: float = 0) -> bool:
-    """Whether all of them are, with all that was inside, in that time."""
-    for held in killed:
-        death = select.poll()
-        if held.pidfd is None:
-            return False
-        death.register(held.pidfd, select.POLLIN)
-        if not death.poll(seconds * 1000):
-            return False
-    return True
-
-
-def _await_deaths(killed: Mapping[str, _Held]) -> dict[str, _Held]:
-    """Those whose process 1 dies in time."""
-    dead = {sandbox_id: held for sandbox_id, held in killed.items() if _are_dead([held], DEATH_SECONDS)}
-    for sandbox_id in killed.keys() - dead.keys():
-        log.warning("the place of sandbox %s cannot be taken away yet: its process 1 does not die", sandbox_id)
-    return dead
-
-
-def _working_dir(image: ResolvedImage) -> str:
-    """Where its commands begin, unless they say otherwise."""
-    said = None if image.config is None else image.config.working_dir
-    return os.path.normpath(f"/{said}").replace("//", "/") if said else DEFAULT_WORKING_DIR
 
 
 @contextlib.contextmanager
