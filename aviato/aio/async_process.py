@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from aviato.calls.exec_call import run, streams
+from aviato.bridge.stream import StreamReader
+from aviato.calls.exec_call import run
 from aviato.exceptions import OperationCancelledError
 from aviato.values.parameters import Suggesting
 from aviato.values.representation import beginning
@@ -38,7 +39,10 @@ class AsyncProcess(Suggesting):
         from aviato.core.execution import Execution
 
         self.exec_id: str = request["exec_id"]
-        self.stdout, self.stderr = streams(text=text, max_bytes=max_bytes, offsets=attach or (0, 0), of=self.exec_id)
+        out, err = attach or (0, 0)
+        kept: dict[str, Any] = {"text": text, "of": self.exec_id, "max_output_bytes": max_bytes}
+        self.stdout: StreamReader[Any] = StreamReader("stdout", offset=out, **kept)
+        self.stderr: StreamReader[Any] = StreamReader("stderr", offset=err, **kept)
         self._command: tuple[str, ...] = tuple(request["command"])
         self._sandbox_id = handle.sandbox_id
         self._handle = handle

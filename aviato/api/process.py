@@ -5,23 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aviato.bridge.operation import OperationRef
+from aviato.bridge.stream import StreamReader
 from aviato.bridge.writer import StreamWriter
-from aviato.calls.exec_call import DEFAULT_MAX_OUTPUT_BYTES, class_of, class_of_end, count, run, shown, streams
-from aviato.exceptions import (
-    AviatoError,
-    AviatoValidationError,
-    OperationCancelledError,
-    SandboxExecutionError,
-)
+from aviato.calls.exec_call import DEFAULT_MAX_OUTPUT_BYTES, count, run, shown
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxExecutionError
 from aviato.results import ProcessResult
 from aviato.values.parameters import Suggesting
 
 if TYPE_CHECKING:
-    import asyncio
-
+    from aviato.calls.exec_call import Ran
     from aviato.calls.sandbox_state import SandboxState
     from aviato.core.execution import Execution
-    from aviato.policy.metrics import Outcome
 
 
 class Process(OperationRef[ProcessResult], Suggesting):
@@ -52,7 +46,10 @@ class Process(OperationRef[ProcessResult], Suggesting):
         attach: tuple[int, int] | None = None,
     ) -> None:
         self.exec_id: str = request["exec_id"]
-        self.stdout, self.stderr = streams(text=True, max_bytes=max_bytes, offsets=attach or (0, 0), of=self.exec_id)
+        out, err = attach or (0, 0)
+        self.stdout: StreamReader[str] = StreamReader("stdout", of=self.exec_id, max_output_bytes=max_bytes, offset=out)
+        self.stderr: StreamReader[str] = StreamReader("stderr", of=self.exec_id, max_output_bytes=max_bytes, offset=err)
+        self._streams = (self.stdout, self.stderr)
         self.stdin: StreamWriter | None = None
         if writer:
             self.stdin = StreamWriter(self._write, self._write_eof, name="stdin", of=self.exec_id)
@@ -64,10 +61,8 @@ class Process(OperationRef[ProcessResult], Suggesting):
         self._command: tuple[str, ...] = tuple(request["command"])
         self._outlives: bool = self._attached or request.get("detach", False)
         self._execution: Execution | None = None
-        self._counted = False
-        self._returncode: int | None = None
-        what = f"attach to {self.exec_id}" if self._attached else f"exec {shown(self._command)}"
-        self._start(self._run(request), name=f"{what} in {state.sandbox_id}")
+        self._ran: Ran | None = None
+        self._start(self._run(request), name=self.exec_id)
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -81,7 +76,7 @@ class Process(OperationRef[ProcessResult], Suggesting):
 
         Never raises: it is 137 after a timeout, and None after an infrastructure error.
         """
-        return self._returncode if self.done() else None
+        return self._ran.result.returncode if self._ran is not None and self.done() else None
 
     @property
     def returncode(self) -> int | None:
@@ -96,15 +91,10 @@ class Process(OperationRef[ProcessResult], Suggesting):
             AviatoError: there is no returncode, and why.
         """
         error = self.exception(timeout)
-        if self._returncode is not None:
-            return self._returncode
+        if self._ran is not None:
+            return self._ran.result.returncode
         assert error is not None
         raise error
-
-    def on_wait(self) -> None:
-        """Whoever waits here cannot also go on reading: let go of the iterators that this thread or task holds half read."""
-        self.stdout.detach_own()
-        self.stderr.detach_own()
 
     def send_signal(self, signal: int) -> OperationRef[None]:
         """Send a signal to the command's process group, once it runs; of one that has ended a no-op."""
@@ -112,6 +102,10 @@ class Process(OperationRef[ProcessResult], Suggesting):
         if not 1 <= number <= 64:
             raise AviatoValidationError(f"signal must be 1 to 64, got {number}", field_violations={"signal": "out of range"})
         return OperationRef.start(self._signal(number), name=f"signal {number} to {self.exec_id}")
+
+    def _title(self) -> str:
+        what = f"attach to {self.exec_id}" if self._attached else f"exec {shown(self._command)}"
+        return f"{what} in {self._state.sandbox_id}"
 
     def _state_shown(self) -> str:
         returncode = self.poll()
@@ -137,40 +131,22 @@ class Process(OperationRef[ProcessResult], Suggesting):
         handle = self._state.handle()
         execution = self._execution = Execution(handle, request, self.stdout, self.stderr, attached=self._attached)
         given, self._given = self._given, None
-        try:
-            ran = await run(execution, request, given, self.stdout, self.stderr, check=self._check)
-        except AviatoError as error:
-            self._settle(error, class_of(error, self._state))
-            raise
-        self._returncode = ran.result.returncode
-        # The streams of a command that ended by itself end without an error.
-        by_itself = ran.failure is None or isinstance(ran.failure, SandboxExecutionError)
-        self._settle(None if by_itself else ran.failure, class_of_end(ran.ended), ran.result)
+        ran = self._ran = await run(execution, request, given, self.stdout, self.stderr, check=self._check)
         if ran.failure is not None:
             raise ran.failure
         return ran.result
 
-    def _finish(self, task: asyncio.Task[ProcessResult]) -> None:
-        if task.cancelled():
-            # Also where it was cancelled before its first step.
-            self._settle(OperationCancelledError(f"{self._name} was cancelled"), "cancelled")
-        elif (error := task.exception()) is not None:
-            self._settle(error, "error")
-        super()._finish(task)
-
-    def _settle(self, error: BaseException | None, outcome: Outcome, result: ProcessResult | None = None) -> None:
-        """End the streams and count the command, once, before anyone learns of its end."""
-        if self._counted:
-            return
-        self._counted = True
-        self._seen = self._seen or outcome == "cancelled"
-        self.stdout.finish(error)
-        self.stderr.finish(error)
+    def _settle(self, error: BaseException | None) -> None:
+        """End the streams and count the command."""
+        # The streams of a command that ended by itself end without an error.
+        of_streams = None if self._ran is not None and isinstance(error, SandboxExecutionError) else error
+        self.stdout.finish(of_streams)
+        self.stderr.finish(of_streams)
         if self.stdin is not None:
             self.stdin.mark_closed("the command has ended")
-        if self._attached:
-            return  # It is counted where it was begun.
-        count(self._state, outcome, error, result)
+        ended, result = (None, None) if self._ran is None else self._ran[:2]
+        if count(self._state, ended, result, error, begun_here=not self._attached) == "cancelled":
+            self._seen = True
 
     async def _write(self, data: bytes, offset: int) -> None:
         await self._executing().write_stdin(data, offset)

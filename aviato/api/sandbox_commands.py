@@ -68,7 +68,7 @@ class SandboxCommands:
             TypeError, AviatoValidationError: an argument that cannot be meant; nothing was started.
         """
         from aviato.api.process import Process
-        from aviato.calls.exec_call import exec_request, output_limit
+        from aviato.calls.exec_call import DEFAULT_MAX_OUTPUT_BYTES, exec_request, output_limit
 
         request, given = exec_request(
             command,
@@ -80,7 +80,7 @@ class SandboxCommands:
             timeout_seconds=timeout_seconds,
             detach=detach,
         )
-        most = output_limit(max_output_bytes)
+        most = DEFAULT_MAX_OUTPUT_BYTES if max_output_bytes is None else output_limit(max_output_bytes)
         return Process(self._state, request, given=given, writer=stdin is True, check=check, max_bytes=most)
 
     def attach(self, exec_id: str, stdout_offset: int = 0, stderr_offset: int = 0) -> Process:

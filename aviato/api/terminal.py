@@ -8,12 +8,10 @@ from aviato.bridge.operation import OperationRef
 from aviato.bridge.stream import StreamReader
 from aviato.bridge.writer import StreamWriter
 from aviato.calls.terminal_call import terminal_execution, terminal_result, terminal_size
-from aviato.exceptions import AviatoError, OperationCancelledError, SandboxExecutionError
+from aviato.exceptions import AviatoError, SandboxExecutionError
 from aviato.results import TerminalResult
 
 if TYPE_CHECKING:
-    import asyncio
-
     from aviato.calls.sandbox_state import SandboxState
     from aviato.core.execution import Execution
 
@@ -37,6 +35,7 @@ class TerminalSession(OperationRef[TerminalResult]):
         self.command: tuple[str, ...] = tuple(request["command"])
         self.output: StreamReader[bytes] = StreamReader(name="output", text=False, of=self.exec_id)
         self.stdin: StreamWriter = StreamWriter(self._write, self._write_eof, name="stdin", of=self.exec_id)
+        self._streams = (self.output,)
         self._state = state
         state.used = True
         self._execution: Execution | None = None
@@ -55,24 +54,11 @@ class TerminalSession(OperationRef[TerminalResult]):
         ended = self._future.done() and self._future.exception() is None
         return f"returncode {self._future.result().returncode}" if ended else super()._state_shown()
 
-    def on_wait(self) -> None:
-        """Whoever waits here cannot also go on reading: let go of the iterator that this thread or task holds half read."""
-        self.output.detach_own()
-
     # -- on the loop thread
 
     async def _run(self, request: dict[str, Any]) -> TerminalResult:
         self._execution = terminal_execution(self._state.handle(), request, self.output)
-        result = await terminal_result(self._execution)
-        self._settle(None)
-        return result
-
-    def _finish(self, task: asyncio.Task[TerminalResult]) -> None:
-        if task.cancelled():
-            self._settle(OperationCancelledError(f"{self._name} was cancelled"))
-        elif (error := task.exception()) is not None:
-            self._settle(error)
-        super()._finish(task)
+        return await terminal_result(self._execution)
 
     def _settle(self, error: BaseException | None) -> None:
         self.output.finish(error)

@@ -1,4 +1,4 @@
-"""What a stream keeps for the result: everything up to a cap, then head and tail."""
+"""What is kept of a stream for the result: everything up to a cap, then head and tail."""
 
 from __future__ import annotations
 
@@ -24,16 +24,22 @@ class Collected(NamedTuple):
 
 
 class Collection:
-    """Keeps the first and the last half of `max_bytes`; all of a stream that fits.
+    """Output that is kept for its result: the first and the last half of `max_bytes`; all of a stream that fits.
 
     Args:
         max_bytes: how much.
         offset: where in the stream it begins.
+
+    Attributes:
+        offset: as given.
+        total_bytes: up to which offset bytes have been fed.
+        reading: whether somebody reads along, who may be slow.
     """
 
+    reading = False
+
     def __init__(self, max_bytes: int = DEFAULT_MAX_OUTPUT_BYTES, offset: int = 0) -> None:
-        self.offset = offset
-        self.total = offset
+        self.offset = self.total_bytes = offset
         # Its value is not copied out of it: new memory is what large output costs most.
         self._head = io.BytesIO()
         self._head_bytes = 0
@@ -42,14 +48,22 @@ class Collection:
         self._tail_bytes = 0
         self._tail_max = max_bytes // 2
 
-    @property
-    def dropped(self) -> int:
-        """How many bytes are gone."""
-        return self.total - self.offset - self._head_bytes - self._tail_bytes
+    def feed(self, data: bytes | memoryview, offset: int) -> None:
+        """Append bytes that begin at `offset`, no later than those so far have ended; what came before is skipped."""
+        skip = self.total_bytes - offset
+        self._add(data[skip:] if skip else data)
 
-    def add(self, data: bytes | memoryview) -> None:
+    async def ready(self) -> None:
+        """Wait until whoever reads along has read enough."""
+
+    @property
+    def _dropped(self) -> int:
+        """How many bytes are gone."""
+        return self.total_bytes - self.offset - self._head_bytes - self._tail_bytes
+
+    def _add(self, data: bytes | memoryview) -> None:
         """Append bytes; the oldest of the tail make room."""
-        self.total += len(data)
+        self.total_bytes += len(data)
         room = self._head_max - self._head_bytes
         if room > 0:
             self._head_bytes += self._head.write(data[:room])
@@ -75,33 +89,14 @@ class Collection:
         """Leave out bytes before `offset`, which never come; False where they belong to the head, which cannot have a hole."""
         if self._head_bytes < self._head_max:
             return False
-        self.total = offset
+        self.total_bytes = offset
         self._tail.clear()
         self._tail_bytes = 0
         return True
 
     def collected(self) -> Collected:
-        """What is kept, as one piece."""
+        """What is kept, as one piece; where bytes are fed."""
         head = self._head.getvalue()
         data = b"".join((head, *self._tail)) if self._tail else head
-        is_all = len(data) == self.total - self.offset
-        return Collected(data, None if is_all else self._head_bytes, self.total)
-
-
-class Kept(Collection):
-    """The output of a command that nobody reads along: only kept for its result."""
-
-    reading = False
-
-    @property
-    def total_bytes(self) -> int:
-        """Up to which offset bytes have been fed."""
-        return self.total
-
-    def feed(self, data: bytes | memoryview, offset: int) -> None:
-        """Append bytes that begin at `offset`, no later than those so far have ended; what came before is skipped."""
-        skip = self.total - offset
-        self.add(data[skip:] if skip else data)
-
-    async def ready(self) -> None:
-        """Nobody has to catch up."""
+        is_all = len(data) == self.total_bytes - self.offset
+        return Collected(data, None if is_all else self._head_bytes, self.total_bytes)

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aviato.exceptions import AsyncUsageWarning
 from aviato.log import logger
@@ -35,6 +35,7 @@ class LoopThread:
         is_alive: tells whether the thread still runs.
         ident: of the thread, as `threading.get_ident` has it there.
         closing: it accepts no more work.
+        loop: runs there, once it is started.
         leaving: what runs is being ended by the exit hooks, so its failures are no news.
         hooks: what `register_exit` was given.
     """
@@ -47,7 +48,7 @@ class LoopThread:
         self._started = threading.Event()
         self._failure: Exception | None = None
         self._stop: asyncio.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop
         # Free-threaded builds start threads in a copy of the caller's context; the loop must not keep a caller's values alive.
         run = contextvars.Context().run
         self._thread = threading.Thread(target=run, args=(self._run,), name="aviato-loop", daemon=True)
@@ -67,31 +68,16 @@ class LoopThread:
             raise RuntimeError(f"{type(self._failure).__name__}: {self._failure}") from self._failure
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The running loop."""
-        assert self._loop is not None
-        return self._loop
-
-    @property
     def usable(self) -> bool:
         """Whether the loop accepts work: alive, not closing, and of this process."""
         return not self.closing and self.is_alive()
-
-    def call(self, callback: Callable[..., object], *args: Any) -> None:
-        """Run a callback on the loop, in a copy of the caller's context.
-
-        Raises:
-            RuntimeError: the loop is closed.
-        """
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(callback, *args)
 
     def stop(self, timeout_seconds: float) -> None:
         """Cancel what runs, end the loop and wait for the thread."""
         stop = self._stop
         if stop is not None and self.is_alive():
             try:
-                self.call(stop.set)
+                self.loop.call_soon_threadsafe(stop.set)
             except RuntimeError:
                 return
             self._thread.join(timeout_seconds)
@@ -113,7 +99,7 @@ class LoopThread:
             self._started.set()
 
     async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._started.set()
         try:
@@ -136,10 +122,11 @@ def loop_thread() -> LoopThread:
         SandboxUnavailableError: this process cannot have one, see `monkey_patches`.
     """
     global _current
-    monkey_patches.check()
+    if not monkey_patches.PATCHERS.isdisjoint(sys.modules):
+        monkey_patches.check()
     standard_streams.hold()
     thread = _current
-    if thread is not None and thread.usable:
+    if thread is not None and not thread.closing and thread.is_alive():
         return thread
     with _lock:
         if _current is None or not _current.usable:
@@ -207,7 +194,7 @@ def run_hooks() -> None:
         return
     done = threading.Event()
     thread.leaving = True
-    thread.call(lambda: thread.loop.create_task(_run_hooks(thread, done)))
+    thread.loop.call_soon_threadsafe(lambda: thread.loop.create_task(_run_hooks(thread, done)))
     done.wait(EXIT_SECONDS + SAYING_SECONDS)
     thread.leaving = False
 

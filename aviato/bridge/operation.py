@@ -21,6 +21,8 @@ from aviato.values.text import line
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
 
+    from aviato.bridge.stream import StreamReader
+
 T = TypeVar("T")
 
 INTERRUPT_SECONDS = 5.0
@@ -33,6 +35,8 @@ class OperationRef(Generic[T]):
     # Subclasses call _start() from their own __init__; before that, or without it, collection must find these.
     _name: str = "operation"
     _seen: bool = True
+    _streams: tuple[StreamReader[Any], ...] = ()
+    """What it writes: whoever waits for it cannot also go on reading."""
 
     @classmethod
     def start(cls, coroutine: Coroutine[Any, Any, T], *, name: str, shared: bool = False) -> Self:
@@ -59,7 +63,7 @@ class OperationRef(Generic[T]):
         for attempt in range(2):
             try:
                 self._thread = loop_thread()
-                self._thread.call(self._begin, coroutine)
+                self._thread.loop.call_soon_threadsafe(self._begin, coroutine)
                 return
             except RuntimeError as error:
                 if attempt == 0:  # it was closing; a new one is started
@@ -78,16 +82,20 @@ class OperationRef(Generic[T]):
 
     def _finish(self, task: asyncio.Task[T]) -> None:
         self._task = None
-        self._seen = self._seen or self._thread.leaving
-        if task.cancelled():
-            self._seen = True
-            self._future.set_exception(OperationCancelledError(f"{self._name} was cancelled"))
-            return
-        error = task.exception()
+        self._seen = self._seen or task.cancelled() or self._thread.leaving
+        error = OperationCancelledError(f"{self._title()} was cancelled") if task.cancelled() else task.exception()
+        self._settle(error)
         if error is not None:
             self._future.set_exception(error)
         else:
             self._future.set_result(task.result())
+
+    def _settle(self, error: BaseException | None) -> None:
+        """Called on the loop thread at its end, before anyone learns of it."""
+
+    def _title(self) -> str:
+        """What it is, in messages."""
+        return self._name
 
     # -- looking
 
@@ -132,9 +140,6 @@ class OperationRef(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         return self._wait_async().__await__()
 
-    def on_wait(self) -> None:
-        """Called before every wait, in the waiting thread or task."""
-
     @property
     def _outlives_waiters(self) -> bool:
         """Whether a waiter that is cancelled leaves the work to go on."""
@@ -142,7 +147,7 @@ class OperationRef(Generic[T]):
 
     def _timeout_error(self, timeout: float) -> Exception:
         return OperationTimeoutError(
-            f"{self._name} has not ended after {timeout:g} s and goes on; ask again later, or cancel() it"
+            f"{self._title()} has not ended after {timeout:g} s and goes on; ask again later, or cancel() it"
         )
 
     def check_can_end(self) -> None:
@@ -155,17 +160,20 @@ class OperationRef(Generic[T]):
             return
         if self._pid != os.getpid():
             raise RuntimeError(
-                f"{self._name} was started by process {self._pid} before the fork; only that process can wait for it"
+                f"{self._title()} was started by process {self._pid} before the fork; only that process can wait for it"
             )
         if not self._thread.is_alive() and not self._future.done():
-            raise RuntimeError(f"{self._name} will never end: aviato's event loop is gone, the interpreter is ending")
+            raise RuntimeError(f"{self._title()} will never end: aviato's event loop is gone, the interpreter is ending")
 
     def _wait(self, timeout: float | None) -> None:
-        self.on_wait()
+        for stream in self._streams:
+            if stream.reading:
+                stream.detach_own()
         if self._future.done():
             return
         self.check_can_end()
-        check_blocking(f"waiting for {self._name}")
+        if asyncio._get_running_loop() is not None:
+            check_blocking(f"waiting for {self._title()}")
         try:
             if not self._wait_in_slices(timeout):
                 assert timeout is not None
@@ -178,7 +186,8 @@ class OperationRef(Generic[T]):
             raise
 
     async def _wait_async(self) -> T:
-        self.on_wait()
+        for stream in self._streams:
+            stream.detach_own()
         if not self._future.done():
             try:
                 await self._wake_up()
@@ -251,7 +260,7 @@ class OperationRef(Generic[T]):
         if self._future.done() or self._shared or self._pid != os.getpid():
             return False
         try:
-            self._thread.call(self._cancel_task)
+            self._thread.loop.call_soon_threadsafe(self._cancel_task)
         except RuntimeError:
             return False
         return True
@@ -262,7 +271,7 @@ class OperationRef(Generic[T]):
             self._task.cancel()
 
     def __repr__(self) -> str:
-        return cut(f"<{type(self).__name__} {line(self._name)}: {self._state_shown()}>")
+        return cut(f"<{type(self).__name__} {line(self._title())}: {self._state_shown()}>")
 
     def _state_shown(self) -> str:
         if not self._future.done():
@@ -275,7 +284,7 @@ class OperationRef(Generic[T]):
             return
         error = self._future.exception()
         if error is not None:
-            logger.error("%s failed and nobody looked at it: %s: %s", self._name, type(error).__name__, error)
+            logger.error("%s failed and nobody looked at it: %s: %s", self._title(), type(error).__name__, error)
 
 
 def _resolve(waiter: asyncio.Future[None]) -> None:

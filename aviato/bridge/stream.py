@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from aviato.bridge.collection import DEFAULT_MAX_OUTPUT_BYTES, Collected, Collection
+from aviato.bridge.collection import DEFAULT_MAX_OUTPUT_BYTES, Collection
 from aviato.bridge.loop import SLICE_SECONDS, check_blocking
 from aviato.exceptions import SandboxExecutionError
 
@@ -28,7 +28,7 @@ MAX_LINE = 1 << 20
 """A longer line comes in pieces: characters of text, or bytes."""
 
 
-class StreamReader(Generic[T]):
+class StreamReader(Collection, Generic[T]):
     """Output as it arrives: `for` in any thread, `async for` on any loop; `.lines()` line by line.
 
     Yields what arrived, decoded incrementally if it is a text stream; `.raw()` yields bytes in any case. One iterator at a
@@ -36,12 +36,19 @@ class StreamReader(Generic[T]):
 
     Attributes:
         offset: where in the command's output it begins.
+        reading: whether an iterator is alive.
     """
 
     def __init__(
-        self, *, name: str, text: bool, of: str = "", max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES, offset: int = 0
+        self,
+        name: str,
+        *,
+        text: bool = True,
+        of: str = "",
+        max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+        offset: int = 0,
     ) -> None:
-        self.offset = offset
+        super().__init__(max_output_bytes, offset)
         self._name = name
         self._of = of
         self._text = text
@@ -49,7 +56,6 @@ class StreamReader(Generic[T]):
         self._lock = threading.RLock()
         # Made when a thread waits for the first time: most streams are never iterated, and it is as large as the rest.
         self._arrival: threading.Condition | None = None
-        self._collection = Collection(max_output_bytes, offset)
         self._ended = False
         self._error: BaseException | None = None
         # The active iterator is held weakly: dropping it is how a reader leaves.
@@ -68,15 +74,15 @@ class StreamReader(Generic[T]):
             ValueError: bytes between the end so far and `offset` are missing.
         """
         with self._lock:
-            skip = self._collection.total - offset
+            skip = self.total_bytes - offset
             if skip < 0:
                 raise ValueError(f"{self._name}: {-skip} bytes before offset {offset} are missing")
             if skip:
                 data = data[skip:]
             if not data or self._ended:
                 return
-            self._collection.add(data)
-            if self._active is not None:
+            self._add(data)
+            if self.reading:
                 self._live.append(bytes(data))
                 self._live_bytes += len(data)
                 self._notify()
@@ -84,13 +90,13 @@ class StreamReader(Generic[T]):
     def skip(self, offset: int) -> bool:
         """Leave out the bytes before `offset`, which will never come; False where someone would miss them."""
         with self._lock:
-            return self._active is None and self._collection.skip(offset)
+            return not self.reading and super().skip(offset)
 
     async def ready(self) -> None:
         """Wait until a live iterator has read enough; at once if there is none."""
         while True:
             with self._lock:
-                if self._active is None or self._live_bytes <= HIGH_MARK_BYTES:
+                if not self.reading or self._live_bytes <= HIGH_MARK_BYTES:
                     return
                 loop = asyncio.get_running_loop()
                 room = loop.create_future()
@@ -106,21 +112,6 @@ class StreamReader(Generic[T]):
                     self._notify()
                 if self._room is not None:
                     self._make_room()
-
-    @property
-    def total_bytes(self) -> int:
-        """Up to which offset bytes have been fed."""
-        return self._collection.total
-
-    @property
-    def reading(self) -> bool:
-        """Whether an iterator is alive."""
-        return self._active is not None
-
-    def collected(self) -> Collected:
-        """What is kept for the result."""
-        with self._lock:
-            return self._collection.collected()
 
     def __repr__(self) -> str:
         state = "open" if not self._ended else "ended" if self._error is None else f"ended by {type(self._error).__name__}"
@@ -162,16 +153,16 @@ class StreamReader(Generic[T]):
                 return
             if active is not None:
                 raise RuntimeError(f"{self._name} is being iterated already; one iterator at a time")
-            if self._collection.dropped and position < self._collection.total:
-                missing = f"{self._collection.dropped} of {self._collection.total} bytes were left out of the collection"
+            if self._dropped and position < self.total_bytes:
+                missing = f"{self._dropped} of {self.total_bytes} bytes were left out of the collection"
                 raise SandboxExecutionError(
                     f"{self._name} cannot be iterated from byte {position} any more: {missing}; "
                     "iterate while the command runs, or raise max_output_bytes",
                     reason="output_gap",
                 )
-            self._active = weakref.ref(iterator)
-            begin = position - self._collection.offset
-            data = self._collection.collected().data[begin:] if position < self._collection.total else b""
+            self._active, self.reading = weakref.ref(iterator), True
+            begin = position - self.offset
+            data = self.collected().data[begin:] if position < self.total_bytes else b""
             self._live = [data] if data else []
             self._live_bytes = len(data)
 
@@ -179,7 +170,7 @@ class StreamReader(Generic[T]):
         with self._lock:
             active = None if self._active is None else self._active()
             if active is iterator or active is None:
-                self._active = None
+                self._active, self.reading = None, False
                 self._live.clear()
                 self._live_bytes = 0
                 self._make_room()
@@ -203,7 +194,7 @@ class StreamReader(Generic[T]):
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not _resolve_on(waiter):
             # The reader's loop has closed: it is gone, which is no error of the writer's.
-            self._active = None
+            self._active, self.reading = None, False
             self._live.clear()
             self._live_bytes = 0
 
@@ -220,7 +211,7 @@ class StreamIterator(Generic[T]):
         self._stream: StreamReader[T] = stream
         self._cutter: _Cutter[T] = _Cutter(text=stream._text if text is None else text, lines=lines)
         self._ready: deque[T] = deque()
-        self._position = stream._collection.offset
+        self._position = stream.offset
         self._over = False
         self._error: BaseException | None = None
         # Who made it holds it, until somebody reads.

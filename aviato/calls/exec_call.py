@@ -8,7 +8,6 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from aviato import defaults
-from aviato.bridge.stream import StreamReader
 from aviato.exceptions import (
     AviatoError,
     AviatoValidationError,
@@ -52,8 +51,8 @@ async def run(
     execution: Execution,
     request: dict[str, Any],
     given: bytes | None,
-    stdout: Collection | StreamReader[str],
-    stderr: Collection | StreamReader[str],
+    stdout: Collection,
+    stderr: Collection,
     *,
     check: bool = False,
 ) -> Ran:
@@ -77,18 +76,9 @@ async def run(
         if feeding is not None:
             feeding.cancel()
     result = process_result(execution.command or tuple(request["command"]), ended, stdout, stderr)
+    if ended.returncode == 0 and not (ended.cancelled or ended.timed_out):
+        return Ran(ended, result, None)
     return Ran(ended, result, failure(result, request, execution.handle, check=check, cancelled=ended.cancelled))
-
-
-def streams(
-    *, text: bool, max_bytes: int, offsets: tuple[int, int], of: str = ""
-) -> tuple[StreamReader[Any], StreamReader[Any]]:
-    """The streams of the command `of`, from these offsets on."""
-    stdout, stderr = offsets
-    return (
-        StreamReader(name="stdout", text=text, of=of, max_output_bytes=max_bytes, offset=stdout),
-        StreamReader(name="stderr", text=text, of=of, max_output_bytes=max_bytes, offset=stderr),
-    )
 
 
 def attach_request(exec_id: str, stdout_offset: int, stderr_offset: int) -> tuple[dict[str, Any], tuple[int, int]]:
@@ -189,7 +179,7 @@ def output_limit(value: int | None) -> int:
 def failure(
     result: ProcessResult, request: dict[str, Any], handle: SandboxHandle, *, check: bool, cancelled: bool
 ) -> AviatoError | None:
-    """What is raised in place of a result, if anything.
+    """What is raised in place of a result that is not all well, if anything.
 
     Args:
         result: of the command.
@@ -209,8 +199,6 @@ def failure(
             sandbox_id=handle.sandbox_id,
             started=True,
         )
-    if result.returncode == 0:
-        return None
     from aviato.calls import network_remedy
 
     remedy = network_remedy.said(result, handle)
@@ -225,9 +213,7 @@ def failure(
     return None
 
 
-def process_result(
-    command: tuple[str, ...], ended: ExecExit, stdout: Collection | StreamReader[str], stderr: Collection | StreamReader[str]
-) -> ProcessResult:
+def process_result(command: tuple[str, ...], ended: ExecExit, stdout: Collection, stderr: Collection) -> ProcessResult:
     """The result from what the server said at the end and what was collected on the way."""
     out, err = stdout.collected(), stderr.collected()
     return ProcessResult(
@@ -265,8 +251,33 @@ async def feed(execution: Execution, content: bytes) -> None:
         pass
 
 
-def count(state: SandboxState, outcome: Outcome, error: BaseException | None, result: ProcessResult | None) -> None:
-    """Count a command that has ended, before anyone learns of its end."""
+def count(
+    state: SandboxState,
+    ended: ExecExit | None = None,
+    result: ProcessResult | None = None,
+    error: BaseException | None = None,
+    *,
+    begun_here: bool = True,
+) -> Outcome:
+    """Count a command that is over, before anyone learns of its end; what it counts as.
+
+    Args:
+        state: of its sandbox. What ends by the caller's own `stop()` was cancelled.
+        ended: how it ended; None if it came to no end.
+        result: of it.
+        error: that its caller gets.
+        begun_here: else it is counted where it was begun.
+    """
+    outcome: Outcome = "error"
+    if ended is not None:
+        if not ended.timed_out or ended.cancelled:
+            outcome = "cancelled" if ended.cancelled else "ok" if ended.returncode == 0 else "nonzero"
+    elif isinstance(error, (asyncio.CancelledError, OperationCancelledError)) or (
+        isinstance(error, SandboxNotRunningError) and state.stopped
+    ):
+        outcome = "cancelled"
+    if not begun_here:
+        return outcome
     state.stats.exec_ended(outcome)
     if state.metrics is not None:
         state.metrics.exec_ended(
@@ -277,20 +288,7 @@ def count(state: SandboxState, outcome: Outcome, error: BaseException | None, re
             infrastructure=isinstance(error, AviatoError) and error.is_infrastructure,
             truncated=result is not None and (result.stdout_truncated or result.stderr_truncated),
         )
-
-
-def class_of(error: AviatoError, state: SandboxState) -> Outcome:
-    """What a command without an end counts as: by the caller's own `stop()` as cancelled."""
-    return "cancelled" if isinstance(error, SandboxNotRunningError) and state.stopped else "error"
-
-
-def class_of_end(ended: ExecExit) -> Outcome:
-    """What a command that has ended counts as."""
-    if ended.cancelled:
-        return "cancelled"
-    if ended.timed_out:
-        return "error"
-    return "ok" if ended.returncode == 0 else "nonzero"
+    return outcome
 
 
 def shown(command: tuple[str, ...]) -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
-from aviato.bridge.collection import Kept
-from aviato.calls.exec_call import class_of, class_of_end, count, exec_request, output_limit, run
-from aviato.exceptions import AviatoError
+from aviato.bridge.collection import Collection
+from aviato.calls.exec_call import count, exec_request, output_limit, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aviato.calls.sandbox_state import SandboxState
-    from aviato.policy.metrics import Outcome
     from aviato.results import ProcessResult
 
 
@@ -47,22 +44,14 @@ async def run_only(
         request["cases"] = cases
     most = output_limit(max_output_bytes)
     state.used = True
-    stdout, stderr = Kept(most), Kept(most)
-    outcome: Outcome = "error"
-    error: AviatoError | None = None
-    result: ProcessResult | None = None
+    stdout, stderr = Collection(most), Collection(most)
     try:
         execution = Execution(state.handle(), request, stdout, stderr, only=True)
         ran = await run(execution, request, given, stdout, stderr)
-        outcome, result, error = class_of_end(ran.ended), ran.result, ran.failure
-    except AviatoError as failed:
-        outcome, error = class_of(failed, state), failed
+    except BaseException as error:
+        count(state, error=error)
         raise
-    except asyncio.CancelledError:
-        outcome = "cancelled"
-        raise
-    finally:
-        count(state, outcome, error, result)
-    if error is not None:
-        raise error
-    return result
+    count(state, *ran)
+    if ran.failure is not None:
+        raise ran.failure
+    return ran.result

@@ -190,7 +190,7 @@ class SandboxState:
         if self._pid == os.getpid() and thread is not None and thread.usable:
             try:
                 # One round later: operations asked for before have taken their first step then, and are counted.
-                thread.call(thread.loop.call_soon, self._let_go)
+                thread.loop.call_soon_threadsafe(thread.loop.call_soon, self._let_go)
             except RuntimeError:
                 pass
 

@@ -43,18 +43,18 @@ _LONGEST_PAUSE_SECONDS = 1.0
 
 
 class Output(Protocol):
-    """Where the bytes of one stream go."""
+    """Where the bytes of one stream go.
 
-    @property
-    def total_bytes(self) -> int:
-        """Up to which offset bytes have been fed."""
+    Attributes:
+        total_bytes: up to which offset bytes have been fed.
+        reading: whether someone reads along, who may be slow.
+    """
+
+    total_bytes: int
+    reading: bool
 
     def skip(self, offset: int) -> bool:
         """Leave out what comes before `offset`; False where someone would miss it."""
-
-    @property
-    def reading(self) -> bool:
-        """Whether someone reads along, who may be slow."""
 
     def feed(self, data: bytes | memoryview, offset: int) -> None:
         """Take bytes that begin at `offset`; a view of them is good until this returns."""
@@ -106,11 +106,20 @@ class Execution(ExecCalls):
         self._reader_id = os.urandom(8).hex() if attached else ""
         self.handle = handle
         self._client = handle.client
+        self._told = handle.lease.acknowledgements
+        patience = handle.client.transport.request_timeout_seconds
+        silence = max(patience, SILENCE_SECONDS)
+        self._patience: dict[str, Any] = {
+            "silence_seconds": silence,
+            "head_seconds": patience if patience < silence else None,
+        }
+        """How long the stream may be silent, and how long it may take to begin."""
         self._request = request
         self._path = f"{handle.path}/execs"
         self._outputs = {int(StreamId.STDOUT): stdout, int(StreamId.STDERR): stderr}
         self._confirmed = {stream: output.total_bytes for stream, output in self._outputs.items()}
         self._wide_window = False
+        self._frames: FramePieces
         self._shared: SharedOutput | None = None
         self._catching_up: dict[int, asyncio.Task[None]] = {}
         self._sent = False
@@ -129,36 +138,46 @@ class Execution(ExecCalls):
         Raises:
             SandboxError: it has no exit code, and why; `started` tells whether it had begun.
         """
-        self.handle.enter()
+        handle = self.handle
+        handle.enter()
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("command %s in %s begins: %s", self.exec_id, self.handle.sandbox_id, self._shown())
+            logger.debug("command %s in %s begins: %s", self.exec_id, handle.sandbox_id, self._shown())
         if not self._attached:
             if self.outlives:
                 self._submitted = self._submission()
-            self.handle.lease.executions[self.exec_id] = self
+            handle.lease.executions[self.exec_id] = self
         try:
             if self._attached:
                 await self._check_attachable()
-            if not self._only:
-                await self.handle.start()
-            ended = await self._until_exit()
+            if not self._only and (handle.stopped or not handle.accepted):
+                await handle.start()
+            cuts = 0
+            while not await self._client.repeat(self._attempt, f"exec {self.exec_id}"):
+                # Cut after progress, so the time for reconnecting begins anew.
+                await asyncio.sleep(min(_LONGEST_PAUSE_SECONDS, _PAUSE_AFTER_CUT_SECONDS * 2**cuts))
+                cuts = min(cuts + 1, 10)
+            if self._outputs[StreamId.STDOUT].total_bytes >= LARGE_OUTPUT_BYTES:
+                note_output(handle)
+            if self._verdict is not None:
+                raise self._verdict
+            assert self._exit is not None
             if logger.isEnabledFor(logging.DEBUG):
-                self._tell_of_end(ended)
-            return ended
+                self._tell_of_end(self._exit)
+            return self._exit
         except asyncio.CancelledError:
             begun = self._sent or self._attached
-            if begun and self._exit is None and not self.outlives and not self.handle.lease.ended:
+            if begun and self._exit is None and not self.outlives and not handle.lease.ended:
                 await _to_its_end(self.cancel())
                 self._tell_received(done=True)
             raise
         except SandboxError as error:
             if error.started is None or self.started:  # a server that was restarted may not know any more that it had
                 error.started = self.started
-            self.handle.has_failed(error)
+            handle.has_failed(error)
             raise
         finally:
             self._over()
-            self.handle.leave()
+            handle.leave()
 
     def _shown(self) -> str:
         return "attached to" if self._attached else beginning(" ".join(self._request["command"]))
@@ -171,26 +190,15 @@ class Execution(ExecCalls):
             *(self.exec_id, how, ended.duration_seconds, ended.returncode, *wrote),
         )
 
-    async def _until_exit(self) -> ExecExit:
-        cuts = 0
-        while True:
-            if await self._client.repeat(self._attempt, f"exec {self.exec_id}"):
-                if self._outputs[StreamId.STDOUT].total_bytes >= LARGE_OUTPUT_BYTES:
-                    note_output(self.handle)
-                if self._verdict is not None:
-                    raise self._verdict
-                assert self._exit is not None
-                return self._exit
-            # Cut after progress, so the time for reconnecting begins anew.
-            await asyncio.sleep(min(_LONGEST_PAUSE_SECONDS, _PAUSE_AFTER_CUT_SECONDS * 2**cuts))
-            cuts = min(cuts + 1, 10)
-
     async def _attempt(self) -> bool:
         """Read the stream from where it was left; True at its end, False if it was cut after progress."""
         self._moved = False
         again = self._sent
         try:
-            await self._read()
+            response = await self._ask()
+            self._frames = FramePieces()
+            if not await response.pour(self._take):
+                raise _Cut("no exit was sent")
             return True
         except SandboxNotRunningError as error:
             if not (again and self._only) or self.handle.stopped:
@@ -215,53 +223,36 @@ class Execution(ExecCalls):
                 shared.end(whole=self._exit is not None)
         return False
 
-    async def _read(self) -> None:
+    async def _ask(self) -> Response:
+        """Ask for the stream: of a command that is known from where it was left, of a new one by what begins it."""
         self._ends_sandbox = False
         if self._accepted:
             seen = {stream: output.total_bytes for stream, output in self._outputs.items()}
             path = f"{self._path}/{self.exec_id}?stdout={seen[StreamId.STDOUT]}&stderr={seen[StreamId.STDERR]}"
             path += f"&reader_id={self._reader_id}" if self._reader_id else ""
             try:
-                response = await self._open("GET", path)
+                return await self._client.transport.open("GET", path, **self._patience)
             except ExecNotFoundError as error:
                 raise self._not_known(error) from error
-        elif self._only and not self.handle.accepted:
+        if self._only and not self.handle.accepted:
             await self.handle.start_by(self._send_run)
             self._ends_sandbox = True
-            if self._first is None:
-                raise _Cut("the server is of an earlier version")
             response, self._first = self._first, None
-        else:
-            body = encode_exec(self._request)
-            if self.handle.prints_much and not (self._sent or any(map(self._request.get, ("detach", "terminal", "cases")))):
-                self._shared = await SharedOutput.of(self.handle)
-            self._sent = True
-            response = await self._open("POST", self._path, body, None if self._shared is None else self._shared.name)
-        decoder = FramePieces()
-
-        def take(data: bytes | memoryview) -> bool:
-            for frame in decoder.feed(data):
-                if self._take(frame):
-                    return True
-            self._acknowledge()
-            return False
-
-        if not await response.pour(take):
-            raise _Cut("no exit was sent")
-
-    async def _open(self, method: str, path: str, body: bytes | None = None, memory: str | None = None) -> Response:
-        """Begin to read a stream of frames."""
-        transport = self._client.transport
-        patience = transport.request_timeout_seconds
-        silence = max(patience, SILENCE_SECONDS)
-        head = patience if patience < silence else None
-        return await transport.open(method, path, body, silence_seconds=silence, head_seconds=head, memory=memory)
+            if response is None:
+                raise _Cut("the server is of an earlier version")
+            return response
+        body = encode_exec(self._request)
+        if self.handle.prints_much and not (self._sent or any(map(self._request.get, ("detach", "terminal", "cases")))):
+            self._shared = await SharedOutput.of(self.handle)
+        self._sent = True
+        memory = None if self._shared is None else self._shared.name
+        return await self._client.transport.open("POST", self._path, body, memory=memory, **self._patience)
 
     async def _send_run(self, create: bytes) -> None:
         body = b'{"sandbox":%b,"command":%b}' % (create, encode_exec(self._request))
         self._sent = True
         try:
-            response = await self._open("POST", "/v1/runs", body)
+            response = await self._client.transport.open("POST", "/v1/runs", body, **self._patience)
         except AviatoValidationError as error:
             if error.reason != "http":
                 raise
@@ -274,32 +265,53 @@ class Execution(ExecCalls):
         else:
             self._first = response
 
-    def _take(self, frame: Frame) -> bool:
-        """Take note of one frame; True if it was the last."""
+    def _take(self, data: bytes | memoryview) -> bool:
+        """Take note of the frames that have come; True if the last was among them."""
+        for frame in self._frames.feed(data):
+            kind = frame.type
+            if kind == FrameType.DATA:
+                output = self._output(frame)
+                if frame.offset > output.total_bytes:
+                    raise _Cut(f"bytes before offset {frame.offset} are missing")
+                output.feed(frame.payload, frame.offset)
+            elif kind == FrameType.STARTED:
+                started = decode(Started, frame.payload)
+                self.started = True
+                self._wide_window = started.wide_window
+                if not self.handle.known_to_run:
+                    self.handle.runs(started.started_at, started.startup_seconds, started.was_ready, started.image_pull)
+                if self._running is not None and not self._running.done():
+                    self._running.set_result(True)
+            elif kind == FrameType.EXIT:
+                ended = decode(ExecExit, frame.payload)
+                totals = {StreamId.STDOUT: ended.stdout_bytes_total, StreamId.STDERR: ended.stderr_bytes_total}
+                for stream, total in totals.items():
+                    here = self._outputs[stream].total_bytes
+                    if here < total:
+                        raise _Cut("the exit came before all output")
+                    if self._attached and here > total:
+                        self._verdict = exec_errors.beyond_end(self.exec_id, stream, here, total)
+                        return True
+                self._exit = ended
+                self._told.received(
+                    self.handle.sandbox_id, self.exec_id, *totals.values(), done=True, reader_id=self._reader_id
+                )
+                if self._ends_sandbox:
+                    self.handle.ends_by_itself()
+                return True
+            elif (kind != FrameType.ACCEPTED or self._attached) and self._take_rare(frame):
+                return True
+            self._accepted = self._moved = True
+            if self._submitted is not None:
+                self._is_submitted()
+        self._acknowledge()
+        return False
+
+    def _take_rare(self, frame: Frame) -> bool:
+        """As `_take`, of one that most commands do not have."""
         kind = frame.type
-        if kind == FrameType.DATA:
-            output = self._output(frame)
-            if frame.offset > output.total_bytes:
-                raise _Cut(f"bytes before offset {frame.offset} are missing")
-            output.feed(frame.payload, frame.offset)
-        elif kind == FrameType.SHARED:
+        if kind == FrameType.SHARED:
             self._take_shared(frame)
-        elif kind == FrameType.EXIT:
-            ended = decode(ExecExit, frame.payload)
-            for stream, total in ((StreamId.STDOUT, ended.stdout_bytes_total), (StreamId.STDERR, ended.stderr_bytes_total)):
-                here = self._outputs[stream].total_bytes
-                if here < total:
-                    raise _Cut("the exit came before all output")
-                if self._attached and here > total:
-                    self._verdict = exec_errors.beyond_end(self.exec_id, stream, here, total)
-                    return True
-            self._exit = ended
-            self._tell_received(done=True)
-            if self._ends_sandbox:
-                self.handle.ends_by_itself()
-            return True
-        elif kind == FrameType.STARTED:
-            self._has_started(decode(Started, frame.payload))
         elif kind == FrameType.ERROR:
             error = error_of(frame.payload)
             if isinstance(error, ExecNotFoundError):
@@ -321,12 +333,9 @@ class Execution(ExecCalls):
             if not output.skip(gap.to_offset):
                 self._verdict = exec_errors.gone(self.handle.sandbox_id, self.exec_id, frame.stream, gap)
                 return True
-        elif kind == FrameType.ACCEPTED and self._attached:
+        elif kind == FrameType.ACCEPTED:
             command = decode(Accepted, frame.payload).command
             self.command = None if command is None else tuple(command)
-        self._accepted = self._moved = True
-        if self._submitted is not None:
-            self._is_submitted()
         return False
 
     def _take_shared(self, frame: Frame) -> None:
@@ -365,13 +374,6 @@ class Execution(ExecCalls):
             return SandboxUnavailableError(message, sandbox_id=self.handle.sandbox_id, retryable=False)
         self._accepted = False
         return _Cut(str(error))
-
-    def _has_started(self, started: Started) -> None:
-        self.started = True
-        self._wide_window = started.wide_window
-        self.handle.runs(started.started_at, started.startup_seconds, started.was_ready, started.image_pull)
-        if self._running is not None and not self._running.done():
-            self._running.set_result(True)
 
     def _over(self) -> None:
         self._ended = True
@@ -419,8 +421,7 @@ class Execution(ExecCalls):
         if done:
             self._confirmed = {stream: output.total_bytes for stream, output in self._outputs.items()}
         stdout, stderr = self._confirmed[StreamId.STDOUT], self._confirmed[StreamId.STDERR]
-        told, sandbox_id = self.handle.lease.acknowledgements, self.handle.sandbox_id
-        told.received(sandbox_id, self.exec_id, stdout, stderr, done=done, reader_id=self._reader_id)
+        self._told.received(self.handle.sandbox_id, self.exec_id, stdout, stderr, done=done, reader_id=self._reader_id)
 
     # -- for its calls
 

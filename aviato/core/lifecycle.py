@@ -82,6 +82,7 @@ class SandboxHandle:
         waits_for: what it waits for before it can be asked for, as its `status_reason`; None: nothing.
         forking: what children that were asked for by now begin with, as far as it is not there yet; a stop waits for it.
         used_at: when the last operation of this process ended, by the monotonic clock.
+        known_to_run: it runs as far as was seen last, and all that its commands say of that has been taken note of.
         prints_much: some command of it has, so that memory may be worth sharing for the next.
     """
 
@@ -121,6 +122,7 @@ class SandboxHandle:
         self._operations = 0
         self._seen_running = self._seen_end = False
         self.used_at = 0.0
+        self.known_to_run = False
         self.prints_much = False
         self._by_run = False
         """Its create went with a command, so an error may be that of the command."""
@@ -301,6 +303,7 @@ class SandboxHandle:
     def see(self, info: SandboxInfo) -> SandboxInfo:
         """Take note of what the server says."""
         self.info = info
+        self.known_to_run = False
         self._has_image(info.image_pull, failed=info.status_reason == IMAGE_PULL_FAILED)
         if info.started_at is not None:
             self.has_started(info.startup_seconds, info.was_ready)
@@ -349,6 +352,7 @@ class SandboxHandle:
             self.info = self.info.model_copy(update=update)
         if not self._seen_running:
             self._is_running(startup_seconds)
+        self.known_to_run = True
 
     def _is_running(self, startup_seconds: float | None) -> None:
         self._seen_running = True

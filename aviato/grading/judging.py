@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aviato.calls.exec_call import TIMED_OUT_RETURNCODE, exec_request, feed, process_result, streams
+from aviato.bridge.collection import Collection
+from aviato.calls.exec_call import TIMED_OUT_RETURNCODE, exec_request, run
 from aviato.grading import driver
 from aviato.grading.inside import program
 from aviato.grading.reports import Reports, read
@@ -166,12 +166,6 @@ async def run_command(
     )
     if cases is not None:
         request["cases"] = cases
-    stdout, stderr = streams(text=True, max_bytes=max_output_bytes, offsets=(0, 0))
-    execution = Execution(handle, request, stdout, stderr)
-    feeding = None if rest is None else asyncio.get_running_loop().create_task(feed(execution, rest))
-    try:
-        ended = await execution.run()
-    finally:
-        if feeding is not None:
-            feeding.cancel()
-    return process_result(tuple(command), ended, stdout, stderr)
+    stdout, stderr = Collection(max_output_bytes), Collection(max_output_bytes)
+    ran = await run(Execution(handle, request, stdout, stderr), request, rest, stdout, stderr)
+    return ran.result

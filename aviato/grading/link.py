@@ -7,7 +7,7 @@ import functools
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aviato.bridge.collection import Kept
+from aviato.bridge.collection import Collection
 from aviato.calls.exec_call import exec_request, process_result
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxExecutionError
 from aviato.grading import driver
@@ -141,7 +141,7 @@ class Solution:
         self._early: list[tuple[bytes, bytes]] = []
         """What it has said before it was linked."""
         self.request = _request(timeout_seconds)
-        self._stderr = Kept(STDERR_BYTES)
+        self._stderr = Collection(STDERR_BYTES)
         self._execution = Execution(handle, self.request, _Heard(self._heard, self._room), self._stderr, only=only)
         literal = ascii({"directory": directory, "code": code, "calls": list(calls)}).encode()
         self.calls.put(b"%b%d\n%b" % (driver.sent(_host()), len(literal), literal))
@@ -163,7 +163,7 @@ class Solution:
 
     def result(self, ended: ExecExit) -> ProcessResult:
         """What its command tells, without what has crossed."""
-        return process_result(tuple(self.request["command"]), ended, Kept(1), self._stderr)
+        return process_result(tuple(self.request["command"]), ended, Collection(1), self._stderr)
 
     def linked_by(self, link: Hearing) -> None:
         """From now on it is heard there."""
@@ -257,7 +257,7 @@ class Grader:
         self._last = 0
         self._data = bytearray()
         self._sandbox_id = handle.sandbox_id
-        self._stderr = Kept(STDERR_BYTES)
+        self._stderr = Collection(STDERR_BYTES)
         self._execution = Execution(handle, _request(), _Heard(self._heard), self._stderr)
         literal = ascii({"link": stand_ins().encode()}).encode()
         self.feed.put(b"%b%d\n%b" % (driver.sent(_broker()), len(literal), literal))

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from aviato import defaults as checks
-from aviato.calls.exec_call import class_of, class_of_end, count
+from aviato.calls.exec_call import count
 from aviato.exceptions import AviatoError, SandboxExecutionError, SandboxResourceExhaustedError
 from aviato.grading import driver
 from aviato.grading.link import NO_GRADER, Solution
@@ -113,11 +113,8 @@ async def _running(state: SandboxState, solution: Solution) -> AsyncIterator[asy
     running = asyncio.get_running_loop().create_task(solution.run(), name=f"solution {state.sandbox_id}")
     try:
         yield running
-    except AviatoError as error:
-        count(state, class_of(error, state), error, None)
-        raise
-    except asyncio.CancelledError:
-        count(state, "cancelled", None, None)
+    except (AviatoError, asyncio.CancelledError) as error:
+        count(state, error=error)
         raise
     finally:
         running.cancel()
@@ -197,11 +194,11 @@ async def _result(state: SandboxState, solution: Solution, running: asyncio.Task
     solution.calls.end()
     await asyncio.wait({running}, timeout=END_SECONDS)
     if not running.done() or running.exception() is not None:
-        count(state, "error", None, None)
+        count(state)
         return None
     ended = running.result()
     result = solution.result(ended)
-    count(state, class_of_end(ended), None, result)
+    count(state, ended, result)
     return result
 
 

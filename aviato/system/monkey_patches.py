@@ -9,6 +9,8 @@ from aviato.exceptions import SandboxUnavailableError
 NEEDED = ("threading", "select", "socket")
 """Modules that must be as Python has them. A patched `threading` gives greenlets, whose loop nobody runs while somebody waits
 for it; a patched `select` lacks epoll; patched sockets belong to the hub of the thread that made them."""
+PATCHERS = frozenset({"gevent.monkey", "eventlet.patcher"})
+"""Modules without which nothing is patched."""
 _EVENTLET_NAMES = {"threading": "thread", "select": "select", "socket": "socket"}
 
 

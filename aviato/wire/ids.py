@@ -27,28 +27,27 @@ RESET_ID = re.compile(f"rs-{ID_PATTERN}")
 SNAPSHOT_ID = re.compile(f"sn-{ID_PATTERN}")
 
 
-def _uuid7(prefix: str) -> str:
-    milliseconds = time.time_ns() // 1_000_000
-    random = int.from_bytes(os.urandom(10), "big")
-    number = (milliseconds & (1 << 48) - 1) << 80 | 7 << 76 | (random >> 68 & 0xFFF) << 64 | 2 << 62 | random & (1 << 62) - 1
-    return prefix + _base32(number)
+def _id(prefix: str, number: int | None = None) -> str:
+    """The id of a number of 128 bits; without one, of a UUIDv7."""
+    if number is None:
+        milliseconds = time.time_ns() // 1_000_000
+        random = int.from_bytes(os.urandom(10), "big")
+        low = (random >> 68 & 0xFFF) << 64 | 2 << 62 | random & (1 << 62) - 1
+        number = (milliseconds & (1 << 48) - 1) << 80 | 7 << 76 | low
+    return prefix + "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
 
 
-def _base32(number: int) -> str:
-    return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
-
-
-new_sandbox_id = partial(_uuid7, "sb-")
+new_sandbox_id = partial(_id, "sb-")
 """A new sandbox id, `sb-…`."""
-new_reset_id = partial(_uuid7, "rs-")
+new_reset_id = partial(_id, "rs-")
 """A new id of a reset, `rs-…`."""
-new_pool_id = partial(_uuid7, "pl-")
+new_pool_id = partial(_id, "pl-")
 """A new id of a pool, `pl-…`."""
-new_exec_id = partial(_uuid7, "ex-")
+new_exec_id = partial(_id, "ex-")
 """A new exec id, `ex-…`."""
-new_lease_id = partial(_uuid7, "ls-")
+new_lease_id = partial(_id, "ls-")
 """A new lease id, `ls-…`."""
-new_snapshot_id = partial(_uuid7, "sn-")
+new_snapshot_id = partial(_id, "sn-")
 """A new snapshot id, `sn-…`."""
 
 
@@ -57,9 +56,9 @@ def derived_place_id(sandbox_id: str, reset_id: str) -> str:
     import hashlib  # Of clients, which make none, each import costs time.
 
     number = int.from_bytes(hashlib.sha256(f"{sandbox_id}\0{reset_id}".encode()).digest()[:16], "big") | _OF_PLACES
-    return "sb-" + _base32(number)
+    return _id("sb-", number)
 
 
 def new_place_id() -> str:
     """A new id of a place that is made for no sandbox yet, and never that of a sandbox."""
-    return "sb-" + _base32(int.from_bytes(os.urandom(16), "big") | _OF_PLACES)
+    return _id("sb-", int.from_bytes(os.urandom(16), "big") | _OF_PLACES)

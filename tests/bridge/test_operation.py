@@ -275,7 +275,7 @@ def test_cancelling_before_it_has_begun():
         go_on.wait(5)
 
     go_on = threading.Event()
-    loop_thread().call(block)
+    loop_thread().loop.call_soon_threadsafe(block)
     ref = start(work())
     assert ref.cancel()
     go_on.set()
@@ -470,7 +470,7 @@ def test_context_variables_travel_in_and_not_out():
     read = threading.Event()
     seen = []
     thread = loop_thread()
-    contextvars.Context().run(thread.call, lambda: (seen.append(variable.get()), read.set()))
+    contextvars.Context().run(thread.loop.call_soon_threadsafe, lambda: (seen.append(variable.get()), read.set()))
     assert read.wait(5)
     assert seen == ["unset"]
 

@@ -331,18 +331,18 @@ def test_head_and_tail_are_kept(chunk):
     data = bytes(number % 251 for number in range(5000))
     collection = Collection(1001)
     for place in range(0, len(data), chunk):
-        collection.add(data[place : place + chunk])
+        collection._add(data[place : place + chunk])
     kept = collection.collected()
     assert kept.data == data[:501] + data[-500:]
-    assert (kept.head_bytes, kept.total, collection.dropped) == (501, 5000, 3999)
+    assert (kept.head_bytes, kept.total, collection._dropped) == (501, 5000, 3999)
 
 
 def test_all_is_kept_up_to_the_cap():
     collection = Collection(1000)
     for number in range(10):
-        collection.add(bytes([number]) * 100)
+        collection._add(bytes([number]) * 100)
     assert collection.collected() == (b"".join(bytes([number]) * 100 for number in range(10)), None, 1000)
-    assert collection.dropped == 0
+    assert collection._dropped == 0
 
 
 def test_reading_after_bytes_were_left_out_names_the_gap():

@@ -138,9 +138,7 @@ LATER: set[str] = {
 """What is not there yet: the work that brings a name takes it off this list."""
 
 PLUMBING: set[str] = {
-    *_of("OperationRef", "start", "add_done_callback", "check_can_end", "on_wait"),
-    *_of("Process", "on_wait"),
-    *_of("TerminalSession", "on_wait"),
+    *_of("OperationRef", "start", "add_done_callback", "check_can_end"),
     *_of("StreamReader", "collected", "detach_own", "feed", "finish", "offset", "reading", "ready", "skip"),
     *_of("StreamReader", "total_bytes"),
     *_of("StreamWriter", "mark_closed"),
