@@ -9,13 +9,14 @@ import os
 import resource
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from aviato.exceptions import AviatoValidationError, SandboxUnavailableError
+from aviato.exceptions import AviatoValidationError
 from aviato.transport import auth, embedded, faults
-from aviato.transport.answers import Answer
+from aviato.transport.channel import Channel
 from aviato.transport.resolution import Endpoint, endpoint, proxy_of
+from aviato.transport.server import Server
 from aviato.transport.sessions import IDLE_SECONDS, Sessions
 from aviato.transport.shared_memory import Memories
 from aviato.wire.session import LENGTH_HEADER, TYPE_HEADER
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-    from aviato.transport.session import Session
-
     Body = bytes | list[bytes] | tuple[bytes, ...] | AsyncIterable[bytes]
 
 CONNECT_SECONDS = 5.0
@@ -39,32 +38,6 @@ _WHOLE_BODY_BYTES = 1 << 19
 """A larger body is sent in pieces: aiohttp warns that it would hold the loop."""
 
 
-class Server:
-    """What this process knows of one server, whichever loop learned it.
-
-    Attributes:
-        reached: it has answered once, so it is worth waiting for.
-        foreign: answers before that which were not aviato's.
-        up: an embedded server that has answered and not been lost since.
-        wandb_asked: it has asked for W&B credentials.
-    """
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
-        self.reached = False
-        self.foreign = 0
-        self.up = False
-        self.wandb_asked = False
-
-    def failed(self, error: Exception, seconds: float) -> NoReturn:
-        """Raise what went wrong below HTTP as an error of ours; after some the embedded server is looked for anew."""
-        try:
-            faults.raise_typed(error, self.endpoint.url, seconds)
-        except SandboxUnavailableError:
-            self.up = False
-            raise
-
-
 class _Pool:
     """The connections of one loop to one server."""
 
@@ -72,10 +45,11 @@ class _Pool:
         self.server = server
         self.proxy: str | None = None
         self._http: aiohttp.ClientSession | None = None
-        self._sessions: Sessions | None = None
+        self.sessions: Sessions | None = None
+        """None where it opens none, or there is a proxy on the way: then requests of HTTP are answered."""
+        self.begun = False
         self.memories: Memories | None = None
         """Shared with a server on a Unix socket, which was asked before."""
-        self._begun = False
         self._name: str | None = None
         self._name_fd: int | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -90,38 +64,21 @@ class _Pool:
             self._http = aiohttp_session.make_session(self.server.endpoint, self._name)
         return self._http
 
-    async def session(self, seconds: float, credentials: dict[str, str]) -> Session | None:
-        """A session with the server; the embedded one is found or started first, once for all who ask.
-
-        Args:
-            seconds: how long it may take once there is a server.
-            credentials: headers that say who asks.
-
-        Returns:
-            None where it opens none, or there is a proxy on the way: then requests of HTTP are answered.
-        """
-        if self._sessions is None or (self.server.endpoint.embedded and not self.server.up):
-            await self.begin()
-        if self.proxy is not None or not self.server.endpoint.origin.isascii():
-            return None
-        if self._sessions is None:
-            self._sessions = Sessions(self.server.endpoint, self._name, IDLE_SECONDS)
-            if self._name is not None:
-                self.memories = Memories(self._name)
-        return await self._sessions.session(seconds, credentials)
-
     async def begin(self) -> None:
-        """Find the embedded server, or start it, and get what its connections need."""
+        """Find the embedded server, or start it, once for all who ask, and get what its connections need."""
         endpoint = self.server.endpoint
         if endpoint.embedded and not self.server.up:
             await self._ensure_embedded()
-        if not self._begun:
-            self._begun = True
+        if not self.begun:
             _raise_descriptor_limit()
             if endpoint.socket_path is not None:
                 self._name, self._name_fd = embedded.reachable_name(endpoint.socket_path)
+                self.memories = Memories(self._name)
             else:
                 self.proxy = proxy_of(endpoint)
+            if self.proxy is None and endpoint.origin.isascii():
+                self.sessions = Sessions(self.server, self._name, IDLE_SECONDS)
+            self.begun = True
             # asyncio closes the generators that were begun on a loop before it closes the loop.
             await anext(self._keeper)
 
@@ -131,8 +88,8 @@ class _Pool:
             yield
         finally:
             _pools.pop(loop, None)
-            if self._sessions is not None:
-                self._sessions.close()
+            if self.sessions is not None:
+                self.sessions.close()
             if self.memories is not None:
                 self.memories.close()
             if self._http is not None:
@@ -153,8 +110,8 @@ _servers: dict[Endpoint, Server] = {}
 _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Endpoint, _Pool]] = WeakKeyDictionary()
 
 
-class Response:
-    """An answer of less than 400 whose body has not been read.
+class HttpResponse:
+    """An answer of HTTP, whose body has not been read; it reads like a session's, which is a `Channel`.
 
     Args:
         raw: as it came.
@@ -162,17 +119,18 @@ class Response:
         server: that has sent it.
     """
 
-    __slots__ = ("_raw", "_seconds", "_server", "headers", "length")
+    __slots__ = ("_raw", "_seconds", "_server", "headers", "length", "status")
 
-    def __init__(self, raw: aiohttp.ClientResponse | Answer, seconds: float, server: Server) -> None:
+    def __init__(self, raw: aiohttp.ClientResponse, seconds: float, server: Server) -> None:
         self._raw = raw
         self._seconds = seconds
         self._server = server
+        self.status = raw.status
         self.length = raw.content_length
         self.headers = raw.headers
 
     async def read(self) -> bytes:
-        """The whole body."""
+        """The whole body; raises as `next`."""
         try:
             return await self._raw.read()
         except Exception as error:
@@ -191,32 +149,15 @@ class Response:
             self._server.failed(error, self._seconds)
 
     async def pour(self, take: Callable[[bytes | memoryview], bool | None]) -> bool:
-        """Give the body away as it arrives, without a copy where it can be: what `take` is given is good until it returns.
-
-        What is left of it then is not read any more.
-
-        Returns:
-            Whether `take` said that this was all it needs; False at the end.
-
-        Raises:
-            Exception: what `take` raises, and what `next` raises.
-        """
-        if not isinstance(self._raw, Answer):
-            try:
-                while chunk := await self.next():
-                    if take(chunk):
-                        return True
-                return False
-            finally:
-                if not self.finished:
-                    self.close()
+        """Give the body away as it arrives; see `Channel.pour`."""
         try:
-            enough, failure = await self._raw.pour(take)
-        except Exception as error:
-            self._server.failed(error, self._seconds)
-        if failure is not None:
-            raise failure
-        return enough
+            while chunk := await self.next():
+                if take(chunk):
+                    return True
+            return False
+        finally:
+            if not self.finished:
+                self.close()
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives; raises as `next`."""
@@ -231,6 +172,10 @@ class Response:
     def finished(self) -> bool:
         """Whether the body was read to its end."""
         return self._raw.content.at_eof()
+
+
+Response: TypeAlias = Channel | HttpResponse
+"""An answer of less than 400 whose body has not been read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,10 +283,11 @@ class HttpTransport:
                 raise faults.from_response(
                     server.endpoint.url, response.status, response.headers, await response.read(), reached=reached
                 )
-            faults.check_wire_version(server.endpoint.url, response.headers, reached=reached)
+            if not isinstance(response, Channel):  # A session's version was looked at when it was opened.
+                faults.check_wire_version(server.endpoint.url, response.headers, reached=reached)
         except Exception as error:
             server.failed(error, seconds)
-        return Response(response, seconds, server)
+        return response
 
     @property
     def memories(self) -> Memories | None:
@@ -373,11 +319,16 @@ class HttpTransport:
             pool = pools[server.endpoint] = _Pool(server)
         return pool
 
-    async def _send(self, pool: _Pool, request: _Request) -> aiohttp.ClientResponse | Answer:
+    async def _send(self, pool: _Pool, request: _Request) -> Response:
         server, body = pool.server, request.body
-        credentials = auth.headers(server.endpoint, wandb_asked=server.wandb_asked)
+        credentials: dict[str, str] = {}  # A Unix socket knows its callers by peer credentials.
+        if server.endpoint.socket_path is None:
+            credentials = auth.headers(server.endpoint, wandb_asked=server.wandb_asked)
         async with asyncio.timeout(request.head_seconds):
-            session = await pool.session(min(CONNECT_SECONDS, request.silence_seconds), credentials)
+            if not pool.begun or (server.endpoint.embedded and not server.up):
+                await pool.begin()
+            patience = min(CONNECT_SECONDS, request.silence_seconds)
+            session = None if pool.sessions is None else await pool.sessions.session(patience, credentials)
             if session is not None:
                 path, headers = request.path, request.headers
                 if not path.isascii() or not path.isprintable() or " " in path:
@@ -393,7 +344,7 @@ class HttpTransport:
                 return await session.ask(line, headers, body, request.silence_seconds, request.meanwhile)
         return await self._send_http(pool, request, credentials)
 
-    async def _send_http(self, pool: _Pool, request: _Request, credentials: dict[str, str]) -> aiohttp.ClientResponse:
+    async def _send_http(self, pool: _Pool, request: _Request, credentials: dict[str, str]) -> HttpResponse:
         from yarl import URL
 
         server, body = pool.server, request.body
@@ -412,7 +363,7 @@ class HttpTransport:
                 if length is not None:
                     headers["Content-Length"] = str(length)
         async with timer:
-            return await http.request(
+            response = await http.request(
                 request.method,
                 URL(server.endpoint.origin + request.path, encoded=True),
                 data=data,
@@ -421,6 +372,7 @@ class HttpTransport:
                 proxy=pool.proxy,
                 allow_redirects=False,
             )
+        return HttpResponse(response, request.head_seconds or request.silence_seconds, server)
 
     def _timeout(self, silence: float) -> aiohttp.ClientTimeout:
         timeout = self._timeouts.get(silence)

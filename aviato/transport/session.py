@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, cast
 from aviato.exceptions import SandboxUnavailableError
 from aviato.transport.channel import Channel
 from aviato.wire.flow import Paused
-from aviato.wire.frames import Frame, FramePieces, FrameType, head
-from aviato.wire.session import MOST_CHANNELS, WHOLE, Head, encode_head, parse_head
+from aviato.wire.frames import HEAD, FramePieces, FrameType
+from aviato.wire.session import MOST_CHANNELS, WHOLE, encode_head
 from aviato.wire.version import PID_HEADER, WIRE_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Sequence
 
-    from aviato.transport.answers import Answer
+    from aviato.transport.server import Server
 
     Body = Sequence[bytes] | AsyncIterable[bytes]
 
@@ -26,8 +26,6 @@ JOINED_BYTES = 64 << 10
 """A body of up to so much goes with its head, in one piece."""
 LARGEST_ANSWER_BYTES = 64 << 10
 """Of HTTP, to the request that opens a session."""
-FULL = 4096
-"""With so many requests under way the next one opens another."""
 
 
 class RefusedError(Exception):
@@ -48,35 +46,37 @@ class Session(Paused, asyncio.BufferedProtocol):
     """The client's end of a session.
 
     Args:
-        where: the server, for messages.
+        server: on the other end.
         opening: the request that opens it.
         room: where what is read lies until it is taken, at once: the same memory for all sessions of a loop.
         on_lost: told once it has ended.
 
     Attributes:
+        usable: it can be asked. One that says nothing where something should have come is not asked again.
+        channels: what is under way, by number.
+        common: headers that the server says once for all answers.
         opened: is done when requests can be sent; raises `RefusedError` where the server opens none.
         idle_since: when the last request was over, by the loop's clock.
     """
 
-    def __init__(self, where: str, opening: bytes, room: memoryview, on_lost: Callable[[Session], None]) -> None:
+    def __init__(self, server: Server, opening: bytes, room: memoryview, on_lost: Callable[[Session], None]) -> None:
         super().__init__()
         self.opened: asyncio.Future[None] = self.loop.create_future()
         self.idle_since = self.loop.time()
-        self._where = where
+        self.server = server
+        self.usable = False
+        self.channels: dict[int, Channel] = {}
+        self.common: dict[str, str] = {}
         self._opening = opening
         self._on_lost = on_lost
         self._buffer = room
         self._transport: asyncio.Transport | None = None
-        self._common: dict[str, str] = {}
-        """Headers that the server says once for all answers."""
         self._begin = b""
         self._frames = FramePieces()
-        self._channels: dict[int, Channel] = {}
         self._last_number = 0
         self._unsent = 0
         """When that was looked at last: who takes some of it is not silent."""
         self._heard = self.loop.time()
-        self._is_silent = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -85,19 +85,9 @@ class Session(Paused, asyncio.BufferedProtocol):
         return self._transport is not None and not self._transport.is_closing()
 
     @property
-    def usable(self) -> bool:
-        """Whether it can be asked. One that says nothing where something should have come is not asked again."""
-        return self._transport is not None and not self._transport.is_closing() and not self._is_silent
-
-    @property
-    def is_full(self) -> bool:
-        """Whether so much is under way that another one should be asked."""
-        return len(self._channels) >= FULL
-
-    @property
     def is_idle(self) -> bool:
         """Whether nothing is under way."""
-        return not self._channels
+        return not self.channels
 
     async def ask(
         self,
@@ -106,8 +96,8 @@ class Session(Paused, asyncio.BufferedProtocol):
         body: Body | None,
         silence_seconds: float,
         meanwhile: Callable[[], None] | None = None,
-    ) -> Answer:
-        """Send a request; returns with the head of its answer.
+    ) -> Channel:
+        """Send a request; returns once the head of its answer is there.
 
         Args:
             line: method and path.
@@ -121,24 +111,33 @@ class Session(Paused, asyncio.BufferedProtocol):
             ConnectionError: the connection ended, or the answer was cut.
             SandboxUnavailableError: what came is no session.
         """
-        if not self.usable:
+        if not self.usable or self._transport is None:
             raise ConnectionResetError("the server closed it")
-        channel = Channel(self, self._number(), silence_seconds)
-        self._channels[channel.number] = channel
-        self._watch(silence_seconds)
+        number = self._last_number % MOST_CHANNELS + 1
+        while number in self.channels:
+            number = number % MOST_CHANNELS + 1
+        self._last_number = number
+        channel = self.channels[number] = Channel(self, number, silence_seconds)
+        if self._timer is None or self._timer.when() > self.loop.time() + silence_seconds:
+            self._watch(silence_seconds)
         try:
-            if body is None:
-                self._open(channel, line, headers, b"", whole=True)
-            elif isinstance(body, (list, tuple)) and meanwhile is None and sum(map(len, body)) <= JOINED_BYTES:
-                self._open(channel, line, headers, b"".join(body), whole=True)
+            first = encode_head(line, headers)
+            joined = b"" if body is None else None
+            if isinstance(body, (list, tuple)) and meanwhile is None and sum(map(len, body)) <= JOINED_BYTES:
+                joined = b"".join(body)
+            begin = first if joined is None else first + joined
+            begin = HEAD.pack(FrameType.OPEN, 0 if joined is None else WHOLE, number, len(begin), len(first)) + begin
+            if meanwhile is None:
+                self._transport.write(begin)
             else:
-                self._open(channel, line, headers, b"", now=meanwhile is not None)
-                if meanwhile is not None:
-                    meanwhile()
+                self._send_now(begin)
+                meanwhile()
+            if body is not None and joined is None:
                 await channel.send(body)
-            return await channel.coming
+            await channel.coming
+            return channel
         except BaseException:
-            channel.abort()
+            channel.close()
             raise
 
     def write(self, *data: bytes | memoryview) -> None:
@@ -149,19 +148,14 @@ class Session(Paused, asyncio.BufferedProtocol):
             else:
                 self._transport.writelines(data)
 
-    def forget(self, channel: Channel) -> None:
-        """Its number can be used again."""
-        self._channels.pop(channel.number, None)
-        if not self._channels:
-            self.idle_since = self.loop.time()
-
     def noticed_silence(self, since: float) -> None:
         """A request has waited since then for as long as it may: if nobody else has heard anything, the other end is gone."""
         if self._heard <= since:
-            self._is_silent = True
+            self.usable = False
 
     def abort(self) -> None:
         """End it, whatever is under way."""
+        self.usable = False
         if self._transport is not None:
             self._transport.abort()
 
@@ -171,6 +165,7 @@ class Session(Paused, asyncio.BufferedProtocol):
         """It is there, and speaks HTTP still."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of asyncio's
         self._transport.write(self._opening)
+        self.usable = True
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next piece goes."""
@@ -184,14 +179,24 @@ class Session(Paused, asyncio.BufferedProtocol):
             if not self.opened.done():
                 data = self._take_http(data)
             for frame in self._frames.feed(data):
-                self._take(frame)
+                channel = self.channels.get(frame.channel)
+                if channel is None:
+                    raise ValueError(f"an answer on channel {frame.channel}, where nothing was asked")
+                if channel.take(frame):
+                    del self.channels[frame.channel]
+                    if not self.channels:
+                        self.idle_since = self._heard
         except ValueError as error:
-            self._end(SandboxUnavailableError(f"{self._where}: not an answer that can be read ({error})", reason="protocol"))
+            self._end(
+                SandboxUnavailableError(
+                    f"{self.server.endpoint.url}: not an answer that can be read ({error})", reason="protocol"
+                )
+            )
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It has ended, and with it all that was under way."""
-        self._transport = None
+        self._transport, self.usable = None, False
         self.resume_writing()
         if self._timer is not None:
             self._timer.cancel()
@@ -199,27 +204,6 @@ class Session(Paused, asyncio.BufferedProtocol):
         self._on_lost(self)
 
     # -- inside
-
-    def _number(self) -> int:
-        number = self._last_number
-        while True:
-            number = number % MOST_CHANNELS + 1
-            if number not in self._channels:
-                self._last_number = number
-                return number
-
-    def _open(
-        self, channel: Channel, line: str, headers: dict[str, str], body: bytes, *, whole: bool = False, now: bool = False
-    ) -> None:
-        first = encode_head(line, headers)
-        flags = WHOLE if whole else 0
-        frame = (
-            head(FrameType.OPEN, len(first) + len(body), stream=flags, channel=channel.number, offset=len(first)) + first + body
-        )
-        if now:
-            self._send_now(frame)
-        else:
-            self.write(frame)
 
     def _send_now(self, data: bytes) -> None:
         """Send at once: uvloop's transports wait for the end of the turn."""
@@ -249,39 +233,20 @@ class Session(Paused, asyncio.BufferedProtocol):
             name, _, value = line.partition(":")
             for ours in (WIRE_HEADER, PID_HEADER):
                 if name.lower() == ours.lower():
-                    self._common[ours] = value.strip()
+                    self.common[ours] = value.strip()
         if status != "101":
-            self._refuse(RefusedError(int(status), is_ours=WIRE_HEADER in self._common))
+            self._refuse(RefusedError(int(status), is_ours=WIRE_HEADER in self.common))
             self.abort()
             return data[:0]
         self.opened.set_result(None)
         return memoryview(rest)
 
-    def _take(self, frame: Frame) -> None:
-        channel = self._channels.get(frame.channel)
-        if channel is None:
-            raise ValueError(f"an answer on channel {frame.channel}, where nothing was asked")
-        if frame.type == FrameType.DATA:
-            channel.feed(frame.payload)
-        elif frame.type == FrameType.ANSWER:
-            said = parse_head(frame.payload[: frame.offset])
-            channel.begin(
-                Head(said.first, {**self._common, **said.headers}), frame.payload[frame.offset :], frame.stream == WHOLE
-            )
-        elif frame.type == FrameType.END:
-            channel.end()
-        elif frame.type == FrameType.CUT:
-            channel.end(ConnectionResetError("the server cut the answer off"))
-        elif frame.type == FrameType.CREDIT:
-            channel.allow(frame.offset)
-        else:
-            raise ValueError(f"a frame of type {frame.type}")
-
     def _end(self, error: Exception) -> None:
         """Nothing more comes."""
         if not self.opened.done():
             self._refuse(error)
-        for channel in list(self._channels.values()):
+        channels, self.channels = self.channels, {}
+        for channel in channels.values():
             channel.end(error)
 
     def _refuse(self, error: Exception) -> None:
@@ -300,6 +265,6 @@ class Session(Paused, asyncio.BufferedProtocol):
         self._timer = None
         now, unsent = self.loop.time(), 0 if self._transport is None else self._transport.get_write_buffer_size()
         takes, self._unsent = unsent < self._unsent, unsent
-        left = [channel.look(now, takes) for channel in list(self._channels.values())]
+        left = [channel.look(now, takes) for channel in list(self.channels.values())]
         if left:
             self._watch(max(0.001, min(left)))

@@ -9,15 +9,17 @@ from urllib.parse import urlsplit
 
 from aviato.exceptions import SandboxRequestTimeoutError, SandboxUnavailableError
 from aviato.transport.connecting import connect
-from aviato.transport.faults import CONNECT
+from aviato.transport.faults import CONNECT, check_wire_version
 from aviato.transport.session import RefusedError, Session
 from aviato.wire.session import encode_opening
 
 if TYPE_CHECKING:
-    from aviato.transport.resolution import Endpoint
+    from aviato.transport.server import Server
 
 IDLE_SECONDS = 30.0
 """How long one is kept that nobody uses."""
+FULL = 4096
+"""With so many requests under way on one the next one opens another."""
 ROOM_BYTES = 256 << 10
 UNKNOWN = (400, 404, 405)
 """What a server answers that knows no sessions."""
@@ -29,13 +31,13 @@ class Sessions:
     """Those with a server: one, and more only while that one is full.
 
     Args:
-        endpoint: the server.
+        server: the server.
         name: of its Unix socket, as `connect` takes it; None where it has none.
         idle_seconds: how long one is kept that nobody uses.
     """
 
-    def __init__(self, endpoint: Endpoint, name: str | None, idle_seconds: float) -> None:
-        self._endpoint = endpoint
+    def __init__(self, server: Server, name: str | None, idle_seconds: float) -> None:
+        self._server = server
         self._name = name
         self._idle_seconds = idle_seconds
         self._loop = asyncio.get_running_loop()
@@ -64,7 +66,7 @@ class Sessions:
         if credentials != self._credentials:
             self._credentials, self._current, self._opening, self._by_http_until = credentials, None, None, 0.0
         current = self._current
-        if current is not None and current.usable and not current.is_full:
+        if current is not None and current.usable and len(current.channels) < FULL:
             return current
         if self._loop.time() < self._by_http_until:
             return None
@@ -75,7 +77,7 @@ class Sessions:
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(self._opening)
         except TimeoutError:
-            url = self._endpoint.url
+            url = self._server.endpoint.url
             if any(session.is_open and not session.opened.done() for session in self._all):
                 raise SandboxRequestTimeoutError(f"{url}: no answer within {seconds:g} s") from None
             raise SandboxUnavailableError(f"{url}: no connection within {seconds:g} s", reason=CONNECT) from None
@@ -93,11 +95,12 @@ class Sessions:
     # -- inside
 
     async def _open(self, credentials: dict[str, str]) -> Session | None:
-        asked = urlsplit(self._endpoint.origin)
+        asked = urlsplit(self._server.endpoint.origin)
         opening = encode_opening(credentials, asked.netloc, asked.path)
-        session = await connect(self._endpoint, self._name, lambda: self._new(opening))
+        session = await connect(self._server.endpoint, self._name, lambda: self._new(opening))
         try:
             await session.opened
+            check_wire_version(self._server.endpoint.url, session.common, reached=self._server.reached)
         except RefusedError as error:
             if error.status in UNKNOWN or not error.is_ours:
                 self._by_http_until = self._loop.time() + ASK_AGAIN_SECONDS
@@ -112,7 +115,7 @@ class Sessions:
         return session
 
     def _new(self, opening: bytes) -> Session:
-        session = Session(self._endpoint.url, opening, self._room, self._all.discard)
+        session = Session(self._server, opening, self._room, self._all.discard)
         self._all.add(session)
         return session
 

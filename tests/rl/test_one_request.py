@@ -117,7 +117,7 @@ def test_a_batch_has_one_connection(session: aviato.Session, server: Any, sent: 
     assert [outcome.passed for outcome in outcomes] == [True, False] * 20
     assert sent["POST /v1/runs"] == 40
     pools = [pools[endpoint(server.url)] for pools in http._pools.values() if endpoint(server.url) in pools]
-    assert [len(pool._sessions._all) for pool in pools if pool._sessions is not None] == [1]
+    assert [len(pool.sessions._all) for pool in pools if pool.sessions is not None] == [1]
 
 
 def test_whole_results_are_confirmed_many_at_a_time(session: aviato.Session, monkeypatch: pytest.MonkeyPatch) -> None:

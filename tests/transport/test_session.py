@@ -17,6 +17,7 @@ from aviato.transport import session as client
 from aviato.transport import sessions
 from aviato.transport.http import HttpTransport
 from aviato.transport.resolution import endpoint
+from aviato.transport.server import Server
 from aviato.wire.frames import Frame, FrameDecoder, FrameType, encode
 from aviato.wire.session import PIECE_BYTES, UPGRADE, WHOLE, WINDOW_BYTES, encode_head
 
@@ -387,7 +388,7 @@ def test_an_idle_session_is_closed_after_a_while(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with serving(tmp_path, serve) as path:
-            pool = sessions.Sessions(endpoint(f"unix://{path}"), path, idle_seconds=0.1)
+            pool = sessions.Sessions(Server(endpoint(f"unix://{path}")), path, idle_seconds=0.1)
             first = await pool.session(1, {})
             assert first is not None and await pool.session(1, {}) is first
             for _ in range(3):
@@ -403,7 +404,7 @@ def test_an_idle_session_is_closed_after_a_while(tmp_path: Path) -> None:
 
 
 def test_a_full_session_makes_room_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "FULL", 2)
+    monkeypatch.setattr(sessions, "FULL", 2)
     peers = []
 
     async def serve(peer: Peer) -> None:
