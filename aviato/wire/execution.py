@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo, model_validator
 
 from aviato.options import SandboxStatus
 from aviato.wire import bounds
@@ -76,6 +76,16 @@ class Cases(RequestModel):
         return self
 
 
+def _come_by_stdin(cases: Cases | None, request: ValidationInfo) -> Cases | None:
+    """Cases have what else they need in the fields before them; where one of those is wrong, that is what is said."""
+    given = request.data
+    if cases is not None and (given.get("terminal") is not None or not (given.get("stdin") or given.get("input") is not None)):
+        raise ValueError("cases come by standard input, and have no terminal")
+    if cases is not None and cases.programs is not None and cases.programs[0].command != given.get("command"):
+        raise ValueError("the command is the first of its programs")
+    return cases
+
+
 class ExecRequest(RequestModel):
     """Body of `POST /v1/sandboxes/{sb}/execs`. A repeat with the same id and body joins the running command."""
 
@@ -97,16 +107,8 @@ class ExecRequest(RequestModel):
     """Kept on disk by the server: it waits for no reader, and its result stays until the sandbox has ended and it was taken."""
     terminal: TerminalSize | None = None
     """A terminal of its own in place of all pipes: what it shows is stdout, `POST …/stdin` types."""
-    cases: Cases | None = None
+    cases: Annotated[Cases | None, AfterValidator(_come_by_stdin)] = None
     """The command runs cases, which come in by standard input."""
-
-    @model_validator(mode="after")
-    def _cases_come_by_stdin(self) -> Self:
-        if self.cases is not None and (self.terminal is not None or not (self.stdin or self.input is not None)):
-            raise ValueError("cases come by standard input, and have no terminal")
-        if self.cases is not None and self.cases.programs is not None and self.cases.programs[0].command != self.command:
-            raise ValueError("the command is the first of its programs")
-        return self
 
 
 class RunRequest(RequestModel):

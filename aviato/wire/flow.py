@@ -26,28 +26,27 @@ class Paused:
 
     Attributes:
         loop: of the protocol.
+        is_paused: what lies here waits for the socket.
     """
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self.is_paused = False
         self._paused: asyncio.Future[None] | None = None
         """Waits until the socket has taken what lies here."""
 
     def pause_writing(self) -> None:
         """The socket takes no more."""
+        self.is_paused = True
         if self._paused is None:
             self._paused = self.loop.create_future()
 
     def resume_writing(self) -> None:
         """It has taken what there was."""
+        self.is_paused = False
         paused, self._paused = self._paused, None
         if paused is not None and not paused.done():
             paused.set_result(None)
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether what lies here waits for the socket."""
-        return self._paused is not None
 
     async def drained(self) -> None:
         """Wait until the other side reads as fast as it is sent to."""

@@ -103,7 +103,7 @@ def encode(type: int, payload: bytes = b"", *, stream: int = 0, channel: int = 0
     """The bytes of one frame."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise FrameError(f"payload of {len(payload)} bytes; at most {MAX_PAYLOAD_BYTES} fit a frame")
-    return head(type, len(payload), stream=stream, channel=channel, offset=offset) + payload
+    return HEAD.pack(type, stream, channel, len(payload), offset) + payload
 
 
 def head(type: int, length: int, *, stream: int = 0, channel: int = 0, offset: int = 0) -> bytes:

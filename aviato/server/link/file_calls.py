@@ -86,7 +86,6 @@ class FileCalls:
     if TYPE_CHECKING:
 
         async def _call(self, request: dict[str, Any]) -> bytes: ...
-        def _check_alive(self) -> None: ...
         def _open(self, channel: Channel) -> int: ...
         def _give_up(self, channel: int) -> None: ...
         def _send(self, type: int, payload: bytes = b"", *, stream: int = 0, channel: int = 0, offset: int = 0) -> None: ...
@@ -217,7 +216,6 @@ class FileCalls:
             self._send(FrameType.CREDIT, channel=channel, offset=taken)
 
         reader = ReadChannel(self._loop, credit, lambda: self._give_up(channel))
-        self._check_alive()
         channel = self._open(reader)
         payload = as_json({**request, "window": ReadChannel.WINDOW_BYTES})
         if not self._send_with(memory, payload, channel):
@@ -227,7 +225,6 @@ class FileCalls:
     async def _write(
         self, request: dict[str, Any], chunks: AsyncIterator[bytes], size_bytes: int | None, memory: Memory | None = None
     ) -> None:
-        self._check_alive()
         reply = ReplyChannel(self._loop)
         # Whoever gives up, as at a cut, does not ask how it ended.
         reply.reply.add_done_callback(lambda future: future.cancelled() or future.exception())

@@ -13,7 +13,7 @@ import logging
 import mmap
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from socket import AF_UNIX
 from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -84,12 +84,6 @@ class ExecSpec:
     input: str | None = None
     cases: dict[str, Any] | None = None
     user: str | None = None
-
-    @property
-    def needs(self) -> list[str]:
-        """The features that a process 1 must have for it."""
-        found = [name for name in LATER_FIELDS if getattr(self, name) is not None]
-        return [*found, "programs"] if self.cases is not None and self.cases.get("programs") is not None else found
 
     def fields(self) -> dict[str, Any]:
         """For process 1; an earlier one is not asked for what it does not know."""
@@ -256,27 +250,28 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
             SandboxGone: it has ended.
             AviatoValidationError: the request is too large for one frame, or needs a newer process 1.
         """
-        late_input: str | None = None
-        if spec is not None and spec.input is not None and "input" not in self.hello["features"]:
-            late_input, spec = spec.input, replace(spec, input=None)
-        for name in () if spec is None else spec.needs:
-            if name not in self.hello["features"]:
-                raise AviatoValidationError(f"{self.sandbox_id} was made by a version without {name}; make a new sandbox")
+        features = self.hello["features"]
         request: dict[str, Any] = {"op": "exec", "exec_id": exec_id, "stdout": stdout, "stderr": stderr}
-        if not read_along and TOGETHER in self.hello["features"]:
+        if not read_along and TOGETHER in features:
             request["together"] = True
         given: str | None = None
+        late_input: str | None = None
         if spec is not None:
             request["spec"] = fields = spec.fields()
             given = fields.pop("input", None)
+            if given is not None and "input" not in features:
+                given, late_input = None, given
+            programs = ("programs",) if "cases" in fields and fields["cases"].get("programs") is not None else ()
+            for name in (*LATER_FIELDS, *programs):
+                if name not in features and (name in fields or name in programs):
+                    raise AviatoValidationError(f"{self.sandbox_id} was made by a version without {name}; make a new sandbox")
         payload = as_json(request)
         if given is not None:  # No encoder has to look for what base64 does not have.
             payload = b'%b,"input":"%b"}}' % (payload[:-2], given.encode())
-        most = LARGEST_REQUEST_BYTES if "long_commands" in self.hello["features"] else LARGEST_EARLIER_BYTES
+        most = LARGEST_REQUEST_BYTES if "long_commands" in features else LARGEST_EARLIER_BYTES
         if len(payload) > most:
             size = f"command and environment take {len(payload)} bytes; at most {most} fit a request"
             raise AviatoValidationError(size, field_violations={"command": size})
-        self._check_alive()
         older = self._subscriptions.pop(exec_id, None)
         if older is not None:
             older[1].replaced = True
@@ -434,7 +429,6 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
         return True
 
     async def _call(self, request: dict[str, Any], body: bytes | None = None) -> bytes:
-        self._check_alive()
         reply = ReplyChannel(self._loop)
         channel = self._open(reply)
         self._send(FrameType.REQUEST, as_json(request), channel=channel)
@@ -453,15 +447,14 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
             del self._subscriptions[subscription.exec_id]
             self._give_up(channel)
 
-    def _check_alive(self) -> None:
+    def _open(self, channel: Channel) -> int:
+        """Give a request the number of a channel; raises `SandboxGone` where nothing can be asked any more."""
         if self._ended_future.done():
             raise SandboxGone(self._ended_future.result())
         if self._coming_back is not None:
             raise SandboxGone(Ended(reason="cut", message="its connection is being made anew"))
         if self._detached or self._transport is None:
             raise SandboxGone(Ended(reason="lost", message="the server let go of the connection"))
-
-    def _open(self, channel: Channel) -> int:
         for _ in range(MAX_CHANNELS):
             self._last_channel = self._last_channel % MAX_CHANNELS + 1
             if self._last_channel not in self._channels:
@@ -500,15 +493,19 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
         return _room
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Frames have come."""
-        self._feed(_room[:nbytes])
-
-    def _feed(self, data: bytes | memoryview) -> None:
-        """Hand frames to their channels."""
+        """Frames have come: hand them to their channels."""
         self.heard += 1
         try:
-            for frame in self._decoder.feed(data):
-                self._take(frame)
+            for frame in self._decoder.feed(_room[:nbytes]):
+                channel = self._channels.get(frame.channel)
+                if channel is None:
+                    self._take(frame)
+                elif channel.frame(frame):
+                    del self._channels[frame.channel]
+                    if isinstance(channel, Subscription):
+                        self._subscriptions.pop(channel.exec_id, None)
+                        if frame.type == FrameType.ERROR and b'"REQUEST_ID_CONFLICT"' not in frame.payload:
+                            self._active.discard(channel.exec_id)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             self._lose(Ended(reason="lost", message=f"process 1 broke the protocol: {error}"))
             if self._transport is not None:
@@ -518,7 +515,8 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
         """Process 1 is gone, or replaced us by a newer connection."""
         if exc is not None and self._rest is not None:
             for data in self._rest.read():
-                self._feed(data)
+                _room[: len(data)] = data
+                self.buffer_updated(len(data))
         self._close_rest()
         message = "the connection to process 1 was lost" + (f": {exc}" if exc else "")
         if self._reopen is None or self._detached or self._ended_future.done():
@@ -573,15 +571,8 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
             self._rest.close()
 
     def _take(self, frame: Frame) -> None:
-        channel = self._channels.get(frame.channel)
-        if channel is not None:
-            if channel.frame(frame):
-                del self._channels[frame.channel]
-                if isinstance(channel, Subscription):
-                    self._subscriptions.pop(channel.exec_id, None)
-                    if frame.type == FrameType.ERROR and b'"REQUEST_ID_CONFLICT"' not in frame.payload:
-                        self._active.discard(channel.exec_id)
-        elif frame.type == FrameType.HELLO:
+        """One that is of no request."""
+        if frame.type == FrameType.HELLO:
             self._greeted(frame)
         elif frame.type == FrameType.DESCRIPTORS:
             self._takes_descriptors = True

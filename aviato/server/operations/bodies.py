@@ -37,18 +37,18 @@ class Bodies:
 
     def __init__(self) -> None:
         self._bytes: dict[str | None, int] = {}
-        self._held: Counter[str | None] = Counter()
+        self._held: Counter[str] = Counter()
         self._waiting: list[tuple[str | None, int, asyncio.Future[None]]] = []
 
-    def hold(self, tenant: str | None, size_bytes: int) -> bool:
+    def hold(self, tenant: str, size_bytes: int) -> bool:
         """So much more has come that nobody has read, or less of it is left; whether there may be so much.
 
-        The server's own user may have any number: whoever could be harmed by it is that user.
+        What the server's own user sends is not counted: whoever could be harmed by it is that user.
         """
         held = self._held[tenant] = self._held[tenant] + size_bytes
         if not held:
             del self._held[tenant]
-        return tenant is None or held <= MOST_HELD_BYTES
+        return held <= MOST_HELD_BYTES
 
     async def read(self, chunks: AsyncIterator[bytes], size_bytes: int | None, caller: Caller) -> bytes:
         """All of a body that has not come yet, once there is room for it.

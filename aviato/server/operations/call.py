@@ -54,7 +54,7 @@ class Incoming(Protocol):
         ...
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """A request whose parts have been checked.
 

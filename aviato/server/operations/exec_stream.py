@@ -29,14 +29,21 @@ KEEPALIVE_SECONDS = 15.0
 
 async def exec_reply(call: Call, feed: ExecFeed) -> Reply:
     """A command's frames: at once if it ends quickly, else as they come. What it prints is held for a moment at most."""
-    async with AsyncExitStack() as stack:
-        stack.callback(feed.close)
+    try:
         held = await _hold_back(feed, HOLD_BACK_SECONDS)
         if feed.is_quiet:
             held = await _hold_back(feed, QUIET_SECONDS - HOLD_BACK_SECONDS, held, enough_bytes=1)
             if not feed.is_quiet:
                 held = await _hold_back(feed, HOLD_BACK_SECONDS, held)  # Most end with what they print.
-        return _reply(call, feed, held, stack.pop_all())
+    except BaseException:
+        feed.close()
+        raise
+    if feed.over and len(held) <= HOLD_BACK_BYTES:
+        feed.close()
+        return Reply(held, content_type=FRAMES_CONTENT_TYPE)
+    stack = AsyncExitStack()
+    stack.callback(feed.close)
+    return _reply(call, feed, held, stack)
 
 
 async def run_reply(call: Call, feed: ExecFeed, left: Callable[[bool], None]) -> Reply:

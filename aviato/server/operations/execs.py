@@ -21,6 +21,7 @@ from aviato.wire.execution import (
     SignalRequest,
     TerminalSize,
 )
+from aviato.wire.shared_memory import MEMORY_HEADER
 
 if TYPE_CHECKING:
     from aviato.server.operations.call import Call
@@ -45,7 +46,7 @@ class StdinQuery(RequestModel):
 
 async def start(call: Call) -> Reply:
     """Run a command or join it."""
-    memory = await call.memory()
+    memory = await call.memory() if MEMORY_HEADER in call.request.headers else None
     with memory or nullcontext():  # Until it is passed on.
         feed = call.service.execs.start(call.variables["sandbox_id"], call.body, memory)
     return await exec_reply(call, feed)

@@ -47,14 +47,15 @@ class Operation:
 
     async def __call__(self, call: Call) -> Reply:
         """Check what is left to check of a call whose query was read, and answer it."""
+        caller = CALLER.get()
         if isinstance(self.body, type):
-            call.body = parse_body(self.body, await call.request.read(CALLER.get()), foreign_text=self.foreign_text)
+            call.body = parse_body(self.body, await call.request.read(caller), foreign_text=self.foreign_text)
         if self.waits:
             await call.service.ready()
-        if (sandbox_id := call.variables.get("sandbox_id")) is not None:
-            if call.service.is_one_of_several:
-                await call.service.locate(sandbox_id)
-            call.service.registry.check(CALLER.get(), sandbox_id)
+        if call.service.is_one_of_several and (sandbox_id := call.variables.get("sandbox_id")) is not None:
+            await call.service.locate(sandbox_id)
+        if caller.tenant is not None and (sandbox_id := call.variables.get("sandbox_id")) is not None:
+            call.service.registry.check(caller, sandbox_id)
         return await self.handler(call)
 
 

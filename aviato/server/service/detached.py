@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoError
-from aviato.server.link.link import ExecSpec
 from aviato.server.link.subscription import Ended, SandboxGone
 from aviato.server.service.exec_state import ExecState
 from aviato.server.service.live_sandbox import ended_sandbox
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.output.retained_results import RetainedResults
     from aviato.server.store import SandboxRecord
-    from aviato.wire.execution import ExecRequest
 
 log = logging.getLogger(__name__)
 
@@ -149,9 +147,8 @@ class Detached:
                 if (removal := self._removals.get(os.path.join(sandbox.sandbox_id, state.exec_id))) is not None:
                     await asyncio.wait((removal,))  # The same id came to nothing before.
                 await in_thread(output.make)
-            spec = None if state.request is None else spec_of(state.request)
             offsets = output.offsets
-            subscription = sandbox.link.subscribe(spec, state.exec_id, offsets[1], offsets[2])
+            subscription = sandbox.link.subscribe(state.spec(), state.exec_id, offsets[1], offsets[2])
             await keep(sandbox.link, subscription, output, lambda frame: self._note(state, output, frame))
         except SandboxGone as gone:
             output.lose(gone.ended)
@@ -251,19 +248,3 @@ class Detached:
 
     def _take_away(self, path: str) -> None:
         shutil.rmtree(os.path.join(self._directory, path), ignore_errors=True)
-
-
-def spec_of(request: ExecRequest) -> ExecSpec:
-    """The command of a request, as its process 1 runs it."""
-    return ExecSpec(
-        exec_id=request.exec_id,
-        command=request.command,
-        environment=request.environment_variables,
-        working_dir=request.working_dir,
-        user=request.user,
-        stdin=request.stdin or request.input is not None,
-        input=request.input,
-        timeout_seconds=request.timeout_seconds,
-        terminal=None if request.terminal is None else (request.terminal.width, request.terminal.height),
-        cases=None if request.cases is None else request.cases.model_dump(),
-    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import SandboxUnavailableError
+from aviato.server.link.link import ExecSpec
 from aviato.server.store import ExecRecord
 
 if TYPE_CHECKING:
@@ -70,6 +71,24 @@ class ExecState:
             returncode=None if result is None else result.returncode,
             timed_out=result is not None and result.timed_out,
             duration_seconds=None if result is None else result.duration_seconds,
+        )
+
+    def spec(self) -> ExecSpec | None:
+        """The command as its process 1 runs it; None of one that runs there already."""
+        request = self.request
+        if request is None:
+            return None
+        return ExecSpec(
+            exec_id=request.exec_id,
+            command=request.command,
+            environment=request.environment_variables,
+            working_dir=request.working_dir,
+            user=request.user,
+            stdin=request.stdin or request.input is not None,
+            input=request.input,
+            timeout_seconds=request.timeout_seconds,
+            terminal=None if request.terminal is None else (request.terminal.width, request.terminal.height),
+            cases=None if request.cases is None else request.cases.model_dump(),
         )
 
     @property

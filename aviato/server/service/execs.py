@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxError, SandboxUnavailableError
 from aviato.server.backends.capabilities import Capability
 from aviato.server.link.subscription import SandboxGone
-from aviato.server.service.detached import spec_of
 from aviato.server.service.exec_state import ExecState
 from aviato.server.service.live_sandbox import ended_sandbox
 from aviato.server.service.output.feed import ExecFeed
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from aviato.server.service.exec_records import ExecRecords
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.output.retained_results import RetainedResults
-    from aviato.server.service.output.source import Source
     from aviato.server.service.registry import Registry
     from aviato.server.service.slots import Slots
     from aviato.server.shared_memory import Memory
@@ -331,7 +328,7 @@ class Execs:
         reader = RetainedReader(self._results, sandbox.sandbox_id, exec_id, offsets, kept, error)
         state = ExecState(exec_id=exec_id, sandbox_id=sandbox.sandbox_id, outlives=True)
         sandbox.calls += 1
-        feed = ExecFeed(sandbox, state, offsets, reader_id, lambda _: reader, self._slots, self._closed)
+        feed = ExecFeed(sandbox, state, offsets, reader_id, self._slots, self._closed, retained=reader)
         self.feeds.add(feed)
         return feed
 
@@ -359,8 +356,7 @@ class Execs:
         sandbox.calls += 1
         if not sandbox.runs or sandbox.record.for_one_run:
             memory = None  # It is open for the moment, and of no use for what is kept here.
-        subscribe = partial(self._subscribe, memory=memory)
-        feed = ExecFeed(sandbox, state, offsets, reader_id, subscribe, self._slots, self._closed)
+        feed = ExecFeed(sandbox, state, offsets, reader_id, self._slots, self._closed, memory=memory)
         if sandbox.record.for_one_run:
             feed.keep(self._results)
         if state.recorded is None:
@@ -372,20 +368,6 @@ class Execs:
             self._recorded[key] = feed
         self.feeds.add(feed)
         return feed
-
-    def _subscribe(self, feed: ExecFeed, memory: Memory | None = None) -> Source:
-        state, request = feed.state, feed.state.request
-        if state.recorded is not None:
-            return state.recorded.read(feed.offsets)
-        link = feed.sandbox.link
-        assert link is not None
-        if any(feed.offsets):
-            # Whoever comes back has these bytes, and what confirmed them may have died with an earlier server (or an earlier
-            # reader confirmed none): a full window would wait for that for ever.
-            link.acknowledge(state.exec_id, *feed.offsets, False)
-        read_along = not feed.sandbox.record.for_one_run or feed.is_fed
-        spec = None if request is None else spec_of(request)
-        return link.subscribe(spec, state.exec_id, *feed.offsets, read_along=read_along, memory=memory)
 
     def _closed(self, feed: ExecFeed) -> None:
         sandbox, state = feed.sandbox, feed.state

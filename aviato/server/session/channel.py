@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aviato.server.operations.bodies import SMALL_BODY_BYTES
 from aviato.server.operations.reply import Last, Reply
 from aviato.wire.flow import Incoming, Outgoing
-from aviato.wire.frames import FrameType, head
+from aviato.wire.frames import HEAD, Frame, FrameError, FrameType, head
 from aviato.wire.session import LENGTH_HEADER, PIECE_BYTES, TYPE_HEADER, WHOLE, WINDOW_BYTES, encode_head
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ class Channel:
         self.task: asyncio.Task[None] | None = None
         self._session = session
         self._number = number
-        self._held: list[bytes] = []
-        self._held_bytes = 0
+        self._held = [first] if first else []
+        """Of the body, that has come and nobody has taken; the server's own user may have any number of bytes."""
+        self._held_bytes = len(first)
         self._ended = whole
         self._is_over = False
         """Its number is another's from then on."""
@@ -53,8 +54,8 @@ class Channel:
         self._incoming: Incoming | None = None
         self._outgoing: Outgoing | None = None
         """Of bodies that are taken, or sent, piece by piece."""
-        if first:
-            self._hold(first)
+        if first and session.tenant is not None:
+            session.bodies.hold(session.tenant, len(first))
 
     # -- the request, as `operations.call.Incoming` has it
 
@@ -82,7 +83,8 @@ class Channel:
     async def read(self, caller: Caller) -> bytes:
         """All of its body, where it is not large."""
         if self._ended and self._held_bytes <= SMALL_BODY_BYTES:
-            caller.check_size(self._held_bytes)
+            if caller.max_body_bytes is not None:
+                caller.check_size(self._held_bytes)
             pieces = self._taken()
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
         return await self._session.bodies.read(self.chunks(caller), self.size_bytes, caller)
@@ -99,34 +101,41 @@ class Channel:
 
     # -- what the session has heard
 
-    def feed(self, data: bytes) -> None:
-        """More of the body has come.
+    def take(self, frame: Frame) -> None:
+        """Take a frame of it that is not its first.
 
         Raises:
-            ValueError: more than there is room for.
+            ValueError: it cannot be one, or there is no room for it.
         """
-        may_be = self._hold(data)
+        if frame.type == FrameType.DATA:
+            self._feed(frame.payload)
+        elif frame.type == FrameType.END:
+            self._ended = True
+            if self._incoming is not None:
+                self._incoming.close()
+            _wake(self._coming)
+        elif frame.type == FrameType.CREDIT:
+            if self._outgoing is not None:
+                self._outgoing.allow(frame.offset)
+        elif frame.type == FrameType.CUT:
+            self.cut()
+        else:
+            raise FrameError(f"a frame of type {frame.type}")
+
+    def _feed(self, data: bytes) -> None:
+        self._held.append(data)
+        self._held_bytes += len(data)
+        tenant = self._session.tenant
+        may_be = tenant is None or self._session.bodies.hold(tenant, len(data))
         if self._held_bytes > 2 * WINDOW_BYTES:
             raise ValueError("a body that does not wait for room")
         if not may_be:
             self.cut()
         _wake(self._coming)
 
-    def end(self) -> None:
-        """That was all of the body."""
-        self._ended = True
-        if self._incoming is not None:
-            self._incoming.close()
-        _wake(self._coming)
-
     def lost(self) -> None:
         """The connection is gone."""
         self._taken()
-
-    def allow(self, taken_bytes: int) -> None:
-        """The client has taken so much of the answer."""
-        if self._outgoing is not None:
-            self._outgoing.allow(taken_bytes)
 
     # -- the answer
 
@@ -148,7 +157,7 @@ class Channel:
             headers[LENGTH_HEADER] = str(len(reply.body))
         first = encode_head(str(reply.status), headers)
         size = len(first) + (len(reply.body) if whole else 0)
-        begin = head(FrameType.ANSWER, size, stream=WHOLE if whole else 0, channel=self._number, offset=len(first)) + first
+        begin = HEAD.pack(FrameType.ANSWER, WHOLE if whole else 0, self._number, size, len(first)) + first
         if whole:
             self._last(begin + reply.body)
         else:
@@ -156,31 +165,27 @@ class Channel:
             outgoing = self._outgoing = Outgoing(self._session, self._number)
             await (outgoing.send(reply.body) if reply.pieces is None else _send_pieces(outgoing, reply.pieces))
             self._last(head(FrameType.END, 0, channel=self._number))
-        reply.sent = self._session.is_open
-
-    def _hold(self, data: bytes) -> bool:
-        self._held.append(data)
-        self._held_bytes += len(data)
-        return self._session.bodies.hold(self._session.tenant, len(data))
+        reply.sent = (connection := self._session.transport) is not None and not connection.is_closing()
 
     def _taken(self) -> list[bytes]:
         pieces, self._held = self._held, []
-        if self._held_bytes:
+        if self._held_bytes and self._session.tenant is not None:
             self._session.bodies.hold(self._session.tenant, -self._held_bytes)
-            self._held_bytes = 0
+        self._held_bytes = 0
         return pieces
 
     def _last(self, frame: bytes) -> None:
         """Send what ends the channel: from then on its number can be used again."""
         if not self._is_over:
             self._is_over = True
-            self._taken()
+            if self._held:
+                self._taken()
             if self._incoming is not None:
                 self._incoming.close()
             if self._outgoing is not None:
                 self._outgoing.close()
             self._session.write(frame)
-            self._session.release(self._number)
+            del self._session.channels[self._number]
 
 
 async def _send_pieces(outgoing: Outgoing, pieces: AsyncIterator[bytes]) -> None:

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, cast
 
-from aviato.exceptions import AviatoError
-from aviato.server.callers import CALLER
+from aviato.exceptions import AviatoError, SandboxResourceExhaustedError
+from aviato.server.callers import CALLER, OPERATOR
 from aviato.server.operations.call import Call
 from aviato.server.operations.failures import failed
 from aviato.server.session.channel import Channel
@@ -16,11 +16,13 @@ from aviato.wire.frames import Frame, FrameDecoder, FrameError, FrameType
 from aviato.wire.session import WHOLE, parse_head
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections import Counter
+    from collections.abc import Callable, Mapping
 
     from aviato.server.callers import Caller
+    from aviato.server.connections.connection_limit import ConnectionLimit
+    from aviato.server.connections.guard import Guard
     from aviato.server.operations.bodies import Bodies
-    from aviato.server.operations.reply import Reply
     from aviato.server.operations.routes import Routes
     from aviato.server.service import Service
 
@@ -28,6 +30,9 @@ log = logging.getLogger(__name__)
 
 HIGH_WATER_BYTES = 256 << 10
 """So much lies in this process for a connection before answers wait, and requests."""
+MOST_UNDER_WAY = 20_000
+"""Requests of one tenant, over all its sessions. The server's own user may have any number."""
+AGAIN_SECONDS = 1.0
 
 
 class Session(Paused, asyncio.Protocol):
@@ -37,13 +42,17 @@ class Session(Paused, asyncio.Protocol):
         service: does the work.
         routes: find the operations.
         bodies: how much of those may be read at a time.
+        guard: lets each of its requests in, but those of the server's own user: whoever has opened a Unix socket stays it.
+        connection_limit: hears whether something is under way.
+        under_way: how many requests of each tenant are, over all sessions.
         caller: whose session it is.
-        check: says who asks, and whether one of its requests may come in, by its route and its path.
-        on_requests: told how many are under way, and by how many that has changed.
+        headers: with which it was opened.
+        connection: its transport.
         on_lost: told when the connection has ended.
 
     Attributes:
         transport: of the connection; None before it and after it.
+        channels: the requests that are under way, by number.
         tenant: of whose session it is.
         answering: what is under way.
     """
@@ -53,10 +62,12 @@ class Session(Paused, asyncio.Protocol):
         service: Service,
         routes: Routes,
         bodies: Bodies,
+        guard: Guard,
+        connection_limit: ConnectionLimit,
+        under_way: Counter[str | None],
         caller: Caller,
-        *,
-        check: Callable[[str | None, str], Awaitable[Caller]],
-        on_requests: Callable[[int, int], None],
+        headers: Mapping[str, str],
+        connection: asyncio.Transport,
         on_lost: Callable[[], None],
     ) -> None:
         super().__init__()
@@ -65,19 +76,18 @@ class Session(Paused, asyncio.Protocol):
         self.answering: set[asyncio.Task[None]] = set()
         self._service = service
         self._routes = routes
+        self._guard = guard
+        self._connection_limit = connection_limit
+        self._under_way = under_way
+        self._caller = caller
         self.tenant = caller.tenant
-        self._check = check
-        self._on_requests = on_requests
+        self._headers = headers
+        self._connection = connection
         self._on_lost = on_lost
         self._frames = FrameDecoder()
-        self._channels: dict[int, Channel] = {}
+        self.channels: dict[int, Channel] = {}
         self._unsent: list[bytes | memoryview] = []
         self._unsent_bytes = 0
-
-    @property
-    def is_open(self) -> bool:
-        """Whether what is sent may still arrive."""
-        return self.transport is not None and not self.transport.is_closing()
 
     def write(self, *data: bytes | memoryview) -> None:
         """Send bytes of whole frames: what one turn of the loop has to say goes together."""
@@ -106,10 +116,6 @@ class Session(Paused, asyncio.Protocol):
         if self.transport is not None:
             self.transport.resume_reading()
 
-    def release(self, number: int) -> None:
-        """Let the number of a channel be used again."""
-        del self._channels[number]
-
     def close(self) -> None:
         """End it, whatever is under way."""
         if self.transport is not None:
@@ -127,7 +133,7 @@ class Session(Paused, asyncio.Protocol):
         """It has ended, and with it all that was under way."""
         self.transport = None
         self.resume_writing()
-        for channel in self._channels.values():
+        for channel in self.channels.values():
             channel.lost()
         for task in self.answering:
             task.cancel()
@@ -137,7 +143,10 @@ class Session(Paused, asyncio.Protocol):
         """Frames, or pieces of them."""
         try:
             for frame in self._frames.feed(data):
-                self._take(frame)
+                if frame.type == FrameType.OPEN:
+                    self._open(frame)
+                elif (channel := self.channels.get(frame.channel)) is not None:  # Else its answer was on the way.
+                    channel.take(frame)
         except ValueError as error:
             log.warning("a session ends: what its client says is none: %s", error)
             if self.transport is not None:
@@ -150,44 +159,44 @@ class Session(Paused, asyncio.Protocol):
         if unsent and self.transport is not None:
             self.transport.writelines(unsent)
 
-    def _take(self, frame: Frame) -> None:
-        if frame.type == FrameType.OPEN:
-            self._open(frame)
-            return
-        channel = self._channels.get(frame.channel)
-        if channel is None:
-            return  # Its answer was on the way when this was sent.
-        if frame.type == FrameType.DATA:
-            channel.feed(frame.payload)
-        elif frame.type == FrameType.END:
-            channel.end()
-        elif frame.type == FrameType.CREDIT:
-            channel.allow(frame.offset)
-        elif frame.type == FrameType.CUT:
-            channel.cut()
-        else:
-            raise FrameError(f"a frame of type {frame.type}")
-
     def _open(self, frame: Frame) -> None:
         number = frame.channel
-        if number == 0 or number in self._channels:
+        if number == 0 or number in self.channels:
             raise FrameError(f"channel {number} is opened where it cannot be")
         if frame.offset > len(frame.payload):
             raise FrameError("a head that is longer than its frame")
         said = parse_head(frame.payload[: frame.offset])
         channel = Channel(self, number, said.headers, frame.payload[frame.offset :], whole=frame.stream == WHOLE)
-        self._channels[number] = channel
+        self.channels[number] = channel
         task = channel.task = self.loop.create_task(self._answer(said.first, channel))
         self.answering.add(task)
-        self._on_requests(len(self.answering), 1)
+        self._under_way[self.tenant] += 1
+        if len(self.answering) == 1:
+            self._connection_limit.take_in(self._connection, self._caller)
         task.add_done_callback(self._answered)
 
     def _answered(self, task: asyncio.Task[None]) -> None:
         self.answering.discard(task)
-        self._on_requests(len(self.answering), -1)
+        self._under_way[self.tenant] -= 1
+        if not self.answering:
+            self._connection_limit.end(self._connection)
 
     async def _answer(self, line: str, channel: Channel) -> None:
-        reply = await self._reply(line, channel)
+        """See what is asked for, and whether it may be asked, do it, and send what comes of it."""
+        try:
+            try:
+                target = self._routes.find(line)
+            except AviatoError:
+                await self._check(None, line)
+                raise
+            caller = self._caller
+            if caller is not OPERATOR:
+                caller = await self._check(target.operation.path, line)
+                caller.check_size(channel.size_bytes or 0)
+            CALLER.set(caller)
+            reply = await target.operation(Call(channel, self._service, target.variables, target.query))
+        except Exception as error:
+            reply = failed(error, line)
         try:
             await channel.send(reply)
         except Exception as error:
@@ -196,21 +205,13 @@ class Session(Paused, asyncio.Protocol):
                 log.error("an answer broke off", exc_info=error)
             channel.break_off()
         finally:
-            await reply.close()
+            if reply.stack is not None:
+                await reply.close()
 
-    async def _reply(self, line: str, channel: Channel) -> Reply:
-        """See what is asked for, and whether it may be asked, and do it."""
-        try:
-            path = line.partition(" ")[2]
-            try:
-                target = self._routes.find(line)
-            except AviatoError:
-                await self._check(None, path)
-                raise
-            caller = await self._check(target.operation.path, path)
-            CALLER.set(caller)
-            caller.check_size(channel.size_bytes or 0)
-            call = Call(request=channel, service=self._service, variables=target.variables, query=target.query)
-            return await target.operation(call)
-        except Exception as error:
-            return failed(error, line)
+    async def _check(self, route: str | None, line: str) -> Caller:
+        """Who asks; raises where that may not come in."""
+        if self.tenant is not None and self._under_way[self.tenant] > MOST_UNDER_WAY:
+            raise SandboxResourceExhaustedError(
+                f"this caller has {MOST_UNDER_WAY} requests under way", retry_delay_seconds=AGAIN_SECONDS
+            )
+        return await self._guard.caller(self.transport, self._headers, route, line.partition(" ")[2])

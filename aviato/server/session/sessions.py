@@ -8,7 +8,7 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from aviato.exceptions import AviatoAuthenticationError, AviatoValidationError, SandboxResourceExhaustedError
+from aviato.exceptions import AviatoAuthenticationError, AviatoValidationError
 from aviato.server.operations.failures import failed
 from aviato.server.peers import peer_uid
 from aviato.server.session.memory_connection import MemoryConnection
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from aviato.server.operations.bodies import Bodies
     from aviato.server.operations.routes import Routes
     from aviato.server.service import Service
-
-MOST_UNDER_WAY = 20_000
-"""Requests of one tenant, over all its sessions. The server's own user may have any number."""
-AGAIN_SECONDS = 1.0
 
 
 class Sessions:
@@ -99,26 +95,21 @@ class Sessions:
     # -- inside
 
     def _begin(self, transport: asyncio.Transport, headers: Mapping[str, str], caller: Caller, more: bytes) -> None:
-        def on_requests(count: int, change: int) -> None:
-            self._under_way[caller.tenant] += change
-            if not count:
-                self._connection_limit.end(transport)
-            elif count == change:
-                self._connection_limit.take_in(transport, caller)
-
         def on_lost() -> None:
             self._open.discard(session)
             self._connections.discard(transport)
 
-        async def check(route: str | None, path: str) -> Caller:
-            if caller.tenant is not None and self._under_way[caller.tenant] > MOST_UNDER_WAY:
-                raise SandboxResourceExhaustedError(
-                    f"this caller has {MOST_UNDER_WAY} requests under way", retry_delay_seconds=AGAIN_SECONDS
-                )
-            return await self._guard.caller(transport, headers, route, path)
-
         session = Session(
-            self._service, self._routes, self._bodies, caller, check=check, on_requests=on_requests, on_lost=on_lost
+            self._service,
+            self._routes,
+            self._bodies,
+            self._guard,
+            self._connection_limit,
+            self._under_way,
+            caller,
+            headers,
+            transport,
+            on_lost,
         )
         self._open.add(session)
         transport.write(encode_answer(UPGRADE))

@@ -37,7 +37,7 @@ BY_PATH = area.defence(
     patches=(
         Patch(
             "server/operations/table.py",
-            "            call.service.registry.check(CALLER.get(), sandbox_id)\n",
+            "            call.service.registry.check(caller, sandbox_id)\n",
             "            pass\n",
         ),
     ),
@@ -127,8 +127,8 @@ UNDER_WAY = area.defence(
     "requests of a tenant have a number",
     patches=(
         Patch(
-            "server/session/sessions.py",
-            "caller.tenant is not None and self._under_way[caller.tenant] > MOST_UNDER_WAY",
+            "server/session/session.py",
+            "self.tenant is not None and self._under_way[self.tenant] > MOST_UNDER_WAY",
             "False",
         ),
     ),
@@ -137,15 +137,15 @@ EACH = area.defence(
     "each request of a session is let in",
     patches=(
         Patch(
-            "server/session/sessions.py",
-            "return await self._guard.caller(transport, headers, route, path)",
-            "return caller",
+            "server/session/session.py",
+            'return await self._guard.caller(self.transport, self._headers, route, line.partition(" ")[2])',
+            "return self._caller",
         ),
     ),
 )
 HELD = area.defence(
     "bodies that nobody reads have a limit",
-    patches=(Patch("server/operations/bodies.py", "return tenant is None or held <= MOST_HELD_BYTES", "return True"),),
+    patches=(Patch("server/operations/bodies.py", "return held <= MOST_HELD_BYTES", "return True"),),
 )
 UNREAD = area.defence(
     "who reads no answers asks nothing more",

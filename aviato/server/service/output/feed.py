@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
     from aviato.server.service.exec_state import ExecState
     from aviato.server.service.live_sandbox import LiveSandbox
+    from aviato.server.service.output.retained_reader import RetainedReader
     from aviato.server.service.output.retained_results import RetainedResults
     from aviato.server.service.output.source import Source
     from aviato.server.service.slots import Slots
-
+    from aviato.server.shared_memory import Memory
 
 MOST_BYTES = 512 << 10
 """Of payload, that are put together for one write: larger blocks would be new memory each time."""
@@ -42,9 +43,10 @@ class ExecFeed(Backpressure):
         state: the command.
         offsets: of stdout and stderr, from which to send.
         reader_id: who reads.
-        subscribe: gives the source of its frames, once the sandbox runs or at once where the command outlives it.
         slots: tells where the sandbox waits.
         on_close: called once with this feed.
+        memory: where large output may lie, if the command begins here and now.
+        retained: what it has left behind, if that is read. Else its frames come from disk, or from process 1 once that runs.
     """
 
     def __init__(
@@ -53,9 +55,11 @@ class ExecFeed(Backpressure):
         state: ExecState,
         offsets: tuple[int, int],
         reader_id: str,
-        subscribe: Callable[[ExecFeed], Source],
         slots: Slots,
         on_close: Callable[[ExecFeed], None],
+        *,
+        memory: Memory | None = None,
+        retained: RetainedReader | None = None,
     ) -> None:
         self.sandbox = sandbox
         self.state = state
@@ -66,7 +70,7 @@ class ExecFeed(Backpressure):
         self.is_fed = not reader_id and request is not None and request.stdin and request.input is None
         # Whoever reads has begun it, and has nothing to give to it once it runs.
         self._is_plain = not (reader_id or request is None or request.stdin or request.terminal or request.detach)
-        self._subscribe = subscribe
+        self._retained = retained
         self._slots = slots
         self._on_close = on_close
         self._subscription: Source | None = None
@@ -77,7 +81,7 @@ class ExecFeed(Backpressure):
         self._results: RetainedResults | None = None
         self._unconfirmed: deque[Frame] = deque()
         if sandbox.runs or state.outlives:
-            self._attach()
+            self._attach(memory)
         else:
             sandbox.on_run.append(self._attach)
 
@@ -91,9 +95,20 @@ class ExecFeed(Backpressure):
         Raises:
             AviatoError: how the command came to no end; nothing more will come.
         """
+        frames: list[Frame] = []
         try:
             async with asyncio.timeout(timeout_seconds):
-                return await self._next(enough_bytes)
+                if self._subscription is None and self._failure is None:
+                    await self._changed.wait()
+                if self._failure is None:
+                    assert self._subscription is not None
+                    try:
+                        await self._subscription.wait(enough_bytes)
+                        frames = self._subscription.drain(MOST_BYTES)
+                    except (SandboxGone, AviatoError) as error:
+                        await self._raise(error)
+                if self._failure is not None:
+                    await self._raise(self._failure)
         except TimeoutError:
             if self._subscription is not None and self._subscription.queued_bytes:
                 return self._encode(self._subscription.drain(MOST_BYTES))
@@ -101,6 +116,12 @@ class ExecFeed(Backpressure):
                 self._accepted = True
                 return encode(FrameType.ACCEPTED, self._acceptance())
             return b""
+        if frames:
+            return self._encode(frames)
+        if self.reader_id != self.state.reader_id:
+            raise replaced_error(self.state.exec_id)
+        # The same reader has come back on another connection.
+        raise SandboxUnavailableError(f"another request reads {self.state.exec_id} now", reason="replaced")
 
     @property
     def unread_bytes(self) -> int:
@@ -153,38 +174,31 @@ class ExecFeed(Backpressure):
             self._subscription.close()
         self._on_close(self)
 
-    def _attach(self) -> None:
-        if not self.sandbox.runs and not self.state.outlives:
-            self._failure = self.sandbox.error(started=False)
-        elif self.state.cancelled and not self.state.started:
-            self._failure = cancelled_error(self.state.exec_id)
+    def _attach(self, memory: Memory | None = None) -> None:
+        """Begin to read it where its frames come from."""
+        sandbox, state = self.sandbox, self.state
+        if not sandbox.runs and not state.outlives:
+            self._failure = sandbox.error(started=False)
+        elif state.cancelled and not state.started:
+            self._failure = cancelled_error(state.exec_id)
+        elif self._retained is not None:
+            self._subscription = self._retained
+        elif state.recorded is not None:
+            self._subscription = state.recorded.read(self.offsets)
         else:
+            link = sandbox.link
+            assert link is not None
+            if any(self.offsets):
+                # Whoever comes back has these bytes, and what confirmed them may have died with an earlier server (or an
+                # earlier reader confirmed none): a full window would wait for that for ever.
+                link.acknowledge(state.exec_id, *self.offsets, False)
+            read_along = not sandbox.record.for_one_run or self.is_fed
             try:
-                self._subscription = self._subscribe(self)
+                spec = state.spec()
+                self._subscription = link.subscribe(spec, state.exec_id, *self.offsets, read_along=read_along, memory=memory)
             except (AviatoError, SandboxGone) as error:
                 self._failure = error
         self._changed.set()
-
-    async def _next(self, enough_bytes: int) -> bytes:
-        if self._subscription is None and self._failure is None:
-            await self._changed.wait()
-        if self._failure is not None:
-            await self._raise(self._failure)
-        subscription = self._subscription
-        assert subscription is not None
-        try:
-            await subscription.wait(enough_bytes)
-            frames = subscription.drain(MOST_BYTES)
-        except (SandboxGone, AviatoError) as error:
-            await self._raise(error)
-        if self._failure is not None:
-            await self._raise(self._failure)
-        if not frames:
-            if self.reader_id != self.state.reader_id:
-                raise replaced_error(self.state.exec_id)
-            # The same reader has come back on another connection.
-            raise SandboxUnavailableError(f"another request reads {self.state.exec_id} now", reason="replaced")
-        return self._encode(frames)
 
     async def _raise(self, failure: BaseException) -> None:
         if isinstance(failure, SandboxGone):
