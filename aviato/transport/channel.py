@@ -226,7 +226,8 @@ class Channel:
         pieces, self._pieces = self._pieces, []
         try:
             self._enough = any(map(take, pieces))
-            self._took(sum(map(len, pieces)))
+            if self._incoming is not None:
+                self._took(sum(map(len, pieces)))
             self._take = take
             while not (self._is_over or self._enough):
                 self._waiter = self._session.loop.create_future()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError
@@ -23,40 +24,28 @@ class Last(bytes):
     """The last piece of a body: it is sent in one with the end, and its reader wakes once less."""
 
 
+@dataclass(slots=True)
 class Reply:
     """An answer. Whoever sends it closes it, sent or not.
 
-    Args:
+    Attributes:
         body: all of it; where it comes in pieces, nothing.
         status: of HTTP.
         content_type: of the body; None where there is none.
         headers: others than that.
         pieces: of a body that comes by and by. What they raise ends the connection, so that nobody takes a part for the whole.
         stack: what is held until it has been sent.
-
-    Attributes:
         sent: it was sent whole, over a connection that is still there.
     """
 
-    __slots__ = ("body", "content_type", "headers", "pieces", "sent", "stack", "status")
-
-    def __init__(
-        self,
-        body: bytes = b"",
-        *,
-        status: int = 200,
-        content_type: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        pieces: AsyncIterator[bytes] | None = None,
-        stack: AsyncExitStack | None = None,
-    ) -> None:
-        self.body = body
-        self.status = status
-        self.content_type = content_type
-        self.headers = headers or {}
-        self.pieces = pieces
-        self.stack = stack
-        self.sent = False
+    body: bytes = b""
+    _: KW_ONLY
+    status: int = 200
+    content_type: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    pieces: AsyncIterator[bytes] | None = None
+    stack: AsyncExitStack | None = None
+    sent: bool = False
 
     async def close(self) -> None:
         """Let go of what it holds; idempotent."""

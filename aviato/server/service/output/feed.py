@@ -224,7 +224,8 @@ class ExecFeed(Backpressure):
                 if self._accepted:
                     continue
                 self._accepted = True
-                payload = self._acceptance()
+                if self.reader_id or self.state.recorded is not None:  # Else process 1 says the same.
+                    payload = self._acceptance()
             elif kind == FrameType.STARTED:
                 self.state.started = True
                 payload = self._started()
