@@ -3,7 +3,7 @@
     python benchmarks/compare.py [--rounds N] [--work NAME …] [--peer NAME …] [--json FILE]
     python benchmarks/compare.py --show sandlock
 
-`aviato bench peers` is the same for all peers and all works. Each peer runs in a virtual environment of its own, made on first
+Each peer runs in a virtual environment of its own, made on first
 use below the user's cache, by a script of at most 40 lines that `--show` prints. `--no-install` makes none: who is not there is
 listed with the reason, as everyone is who cannot be measured here. Each work has new processes and sandboxes, so that no row
 depends on another one; with `--together` they share them, which says what a process that has done all that does next.
@@ -15,9 +15,8 @@ import argparse
 import signal
 import sys
 
-from peers import PEERS, WORKS, report, rows
+from peers import PEERS, SIZES, WORKS, report, rows
 
-from aviato.bench.peers import SIZES
 from aviato.bench.run import Run
 from aviato.bench.script import add_sizes, console, describe_machine, publish, sizes
 

@@ -1,4 +1,4 @@
-"""The benchmarks: each is a module with `SIZES` and `measure`, run by `aviato bench` and by the scripts in `benchmarks/`.
+"""What a user asks of a server, measured: each benchmark is a module with `SIZES` and `measure`, run by `aviato bench`.
 
 Nothing else imports this package. What it needs beyond aviato itself is the extra `bench`, and each part says what it does
 without.
@@ -11,10 +11,8 @@ BENCHMARKS = {
     "throughput": "a batch: a fresh sandbox each, a program, its output",
     "concurrency": "1 to 1,000 sandboxes at once, from threads, a loop, several processes",
     "scaling": "what one more sandbox costs as there are more of them",
-    "bridge": "blocking calls and handles beside plain coroutines",
     "streams": "stdout, lines, waiting for many commands",
     "files": "files and trees in and out",
-    "peers": "the same work by others, each in an environment of its own",
 }
 """Name → what it measures. The benchmark `x` is the module `aviato.bench.x`. They run in this order: memory is first, since a
 server that has done the work of others holds more."""

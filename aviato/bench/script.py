@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 import traceback
 from importlib import import_module
@@ -13,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from aviato.bench import BENCHMARKS, baseline, peers, plot, targets
-from aviato.bench.machine import description, machine, machine_class
-from aviato.bench.report import Report, Table, grid
+import aviato
+from aviato.bench import plot
+from aviato.bench.machine import description, machine
+from aviato.bench.report import Report, Table
 from aviato.bench.run import Run, Size
 from aviato.bench.use import Use, used
 from aviato.exceptions import AviatoError
@@ -23,10 +23,10 @@ from aviato.installation import extra_command
 from aviato.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-UNDECIDED = 2
-"""Exit status where nothing was recorded to compare with, or the machine was too busy."""
+CHECKOUT = Path(aviato.__file__).resolve().parents[1] / "benchmarks"
+"""Where this is one: the scripts that measure the project itself."""
 
 
 def _width() -> int:
@@ -43,14 +43,9 @@ def load(name: str) -> Any:
     return import_module(f"aviato.bench.{name}")
 
 
-def names() -> dict[str, str]:
-    """The benchmarks that there are here; the peers' scripts are in a checkout only."""
-    return {name: what for name, what in BENCHMARKS.items() if name != targets.PEERS or peers.here()}
-
-
 def results() -> Path:
     """Where results go if nobody says: `benchmarks/results` of a checkout, else `aviato-bench` here."""
-    return peers.CHECKOUT / "results" if peers.CHECKOUT.is_dir() else Path("aviato-bench")
+    return CHECKOUT / "results" if CHECKOUT.is_dir() else Path("aviato-bench")
 
 
 def sizes(available: Mapping[str, Size], quick: bool, given: Mapping[str, int | None]) -> dict[str, int]:
@@ -59,15 +54,14 @@ def sizes(available: Mapping[str, Size], quick: bool, given: Mapping[str, int | 
     return chosen | {name: value for name, value in given.items() if value is not None and name in chosen}
 
 
-def perform(name: str, run: Run, target: Path | None) -> Report:
+def perform(module: Any, run: Run, target: Path | None) -> Report:
     """Run one, print it, and write JSON and PNG.
 
     Args:
-        name: of `BENCHMARKS`.
+        module: its `measure`.
         run: where and how large.
         target: a folder, or the JSON file itself.
     """
-    module = load(name)
     with used(run) as use:
         report: Report = module.measure(run)
     if not any("client CPU" in table.columns for table in report.tables):
@@ -111,29 +105,28 @@ def add_sizes(parser: argparse.ArgumentParser, available: Mapping[str, Size]) ->
     parser.add_argument("--json", type=Path, help="file or folder for the figures and the plot (default: benchmarks/results)")
 
 
-def main(name: str) -> None:
+def main(name: str, module: Any = None) -> None:
     """A benchmark as a program: `python benchmarks/NAME.py`."""
-    module = load(name)
+    module = module or load(name)
     parser = argparse.ArgumentParser(description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_sizes(parser, module.SIZES)
     given = vars(parser.parse_args())
     describe_machine()
     run = Run(sizes(module.SIZES, given["quick"], given), given["base_url"], given["quick"])
     try:
-        report = perform(name, run, given["json"])
+        report = perform(module, run, given["json"])
     except AviatoError as error:
         sys.exit(f"{name}: {type(error).__name__}: {error}")
     sys.exit(1 if report.problems else 0)
 
 
 def several(
-    wanted: Sequence[str], *, targeted: bool, base_url: str | None, rounds: int | None, quick: bool, folder: Path | None
-) -> int:
-    """Benchmarks one after the other; the exit status, which is 1 where something failed.
+    chosen: Mapping[str, Any], *, base_url: str | None, rounds: int | None, quick: bool, folder: Path | None
+) -> tuple[dict[str, Report], dict[str, str]]:
+    """Benchmarks one after the other: the reports, and why others broke off.
 
     Args:
-        wanted: their names; none is all.
-        targeted: those that the targets are about, and at the end the targets, as after all.
+        chosen: their modules, by name.
         base_url: of the server.
         rounds: of each.
         quick: with small sizes.
@@ -146,27 +139,27 @@ def several(
     describe_machine()
     reports: dict[str, Report] = {}
     failures: dict[str, str] = {}
-    chosen = list(wanted) or [name for name in names() if not targeted or name in {*targets.needed(), targets.PEERS}]
     # Nothing moves while something is measured: the processors are what is measured.
     with Progress("bench", len(chosen), ticking=False) as progress:
-        for name in chosen:
+        for name, module in chosen.items():
             progress.what = f"bench: {name}"
             progress.show()
-            run = Run(sizes(load(name).SIZES, quick, {"rounds": rounds}), base_url, quick)
+            run = Run(sizes(module.SIZES, quick, {"rounds": rounds}), base_url, quick)
             try:
-                reports[name] = perform(name, run, folder)
+                reports[name] = perform(module, run, folder)
             except Exception as error:  # whatever it was, the others are measured all the same
                 failures[name] = f"{type(error).__name__}: {error}"
                 console.print(f"failed: {name}: {failures[name]}", highlight=False, soft_wrap=True)
                 if not isinstance(error, (AviatoError, RuntimeError)):
                     traceback.print_exception(error)
             progress.advance("failed" if name in failures else "")
-    if targeted or not wanted:
-        console.print(grid(targets.table(reports, failures, quick=quick)))
-        for note in targets.notes(reports):
-            console.print("note:", note, highlight=False, soft_wrap=True)
-        for name, reason in failures.items():
-            console.print(f"failed: {name}: {reason}", highlight=False, soft_wrap=True)
+    return reports, failures
+
+
+def status(reports: Mapping[str, Report], failures: Mapping[str, str]) -> int:
+    """The exit status, which is 1 where something failed; what did is said once more."""
+    for name, reason in failures.items():
+        console.print(f"failed: {name}: {reason}", highlight=False, soft_wrap=True)
     return 1 if failures or any(report.problems for report in reports.values()) else 0
 
 
@@ -183,38 +176,3 @@ def _make(folder: Path) -> None:
         raise ValueError(f"--json {str(folder)!r} cannot be made: {error.strerror}") from None
     if not writable:
         raise ValueError(f"--json {str(folder)!r} cannot be written to")
-
-
-def _recording(path: Path) -> str:
-    return "aviato bench --record" + ("" if path == baseline.BASELINE else f" --baseline {shlex.quote(str(path))}")
-
-
-def check(base_url: str | None, path: Path | None, slow_down: float, *, recording: bool, **asked: Any) -> int:
-    """Compare with the baseline, or record one; the exit status.
-
-    Args:
-        base_url: of the server.
-        path: of the recorded ratios; None is aviato's own.
-        slow_down: by which part what is measured is slowed down.
-        recording: write the ratios, compare with none.
-        asked: see `baseline.compare`.
-    """
-    describe_machine()
-    path, machines = path or baseline.BASELINE, machine_class(machine())
-    recorded = {} if recording else baseline.read(path).get(machines)
-    if recorded is None:
-        console.print(
-            f"{path} has no ratios of this class of machines ({machines}); `{_recording(path)}` writes them", soft_wrap=True
-        )
-        return UNDECIDED
-    found = baseline.compare(Run({}, base_url), recorded, slow_down=slow_down, **asked)
-    console.print(f"{found.quiet} quiet rounds; {found.noisy} did not count, since other work had the processors")
-    if not found.valid:
-        console.print(f"undecided: {baseline.MIN_ROUNDS} quiet rounds are needed; try again when less else runs")
-        return UNDECIDED
-    shown = Table(f"{machines}: red above {baseline.ALLOWED} × the recorded", ("", "× floor (90 %)", "recorded", ""))
-    shown.rows += [[figure.name, figure.ratio, figure.recorded or "", figure.verdict] for figure in found.figures]
-    console.print(grid(shown))
-    if recording:
-        baseline.record(machines, found.figures, path)
-    return 1 if found.red else 0

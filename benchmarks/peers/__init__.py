@@ -6,8 +6,21 @@ ratio to aviato's in the same run. Each work has new processes and depends on no
 listed with the reason.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from peers.catalogue import PEERS, WORKS, Peer, Work
-from peers.measuring import Row, rows
+from peers.measuring import SIZES, Row, rows
 from peers.reporting import report
 
-__all__ = ["PEERS", "WORKS", "Peer", "Row", "Work", "report", "rows"]
+if TYPE_CHECKING:
+    from aviato.bench.report import Report
+    from aviato.bench.run import Run
+
+__all__ = ["PEERS", "SIZES", "WORKS", "Peer", "Row", "Work", "measure", "report", "rows"]
+
+
+def measure(run: Run) -> Report:
+    """Everyone that is there, on every work; with `--quick` nothing is installed for it."""
+    return report(rows(run, install=not run.quick), run.sizes)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from oci_layout import archive, layout, tar_of
 
 from aviato.bench.floor import bwrap_argv
+from aviato.bench.run import Run, Size
 from aviato.bench.series import Ratio, Series, alternate, ratio
 from peers.catalogue import OF_IMAGES, PEERS, WORKS, Peer, Work
 from peers.driven import Driven, PeerError
@@ -27,8 +28,17 @@ from peers.driven import Driven, PeerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from aviato.bench.run import Run
-
+SIZES = {
+    "rounds": Size(50, 2, "of works that take milliseconds"),
+    "large_rounds": Size(7, 1, "of batch, output, snapshot, fork and memory"),
+    "batch": Size(256, 4, "sandboxes in a batch"),
+    "at_once": Size(8, 2, "of them at the same time"),
+    "output_bytes": Size(64 << 20, 1 << 20, "that one command writes to stdout"),
+    "file_bytes": Size(1 << 20, 1 << 16, "of the file that is written and read"),
+    "files": Size(1_000, 10, "of 100 kB each, in a snapshot and a fork"),
+    "children": Size(100, 2, "of a fork"),
+    "live": Size(32, 2, "sandboxes whose memory is measured"),
+}
 OURS = "aviato, sync"
 """What peers are compared with: their interfaces block, too."""
 
@@ -84,7 +94,7 @@ def rows(
     """Measure peers on works, all in one run.
 
     Args:
-        run: aviato's server, and the sizes that `aviato.bench.peers.SIZES` names.
+        run: aviato's server, and the sizes that `SIZES` names.
         peers: names in `PEERS`.
         works: names in `WORKS`.
         install: make environments that do not exist; else such a peer is a row with a reason.

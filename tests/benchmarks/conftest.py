@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
+from aviato.bench import BENCHMARKS
+
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -20,21 +23,31 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def bench(server: Any) -> Run:
     """`aviato bench …` on the tests' server; the status is looked at by the test."""
+    return _running(server, "-m", "aviato", "bench")
 
+
+@pytest.fixture
+def checkouts(server: Any) -> Callable[[str], Run]:
+    """A script of `benchmarks/` on the tests' server."""
+    return lambda name: _running(server, str(ROOT / "benchmarks" / f"{name}.py"))
+
+
+def _running(server: Any, *program: str) -> Run:
     def run(*arguments: str, timeout: float = 100, **environment: str) -> subprocess.CompletedProcess[str]:
         variables = {**os.environ, "COLUMNS": "200", **environment}
-        command = [sys.executable, "-m", "aviato", "bench", "--base-url", server.url, *arguments]
+        command = [sys.executable, *program, "--base-url", server.url, *arguments]
         return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=timeout, check=False)
 
     return run
 
 
 @pytest.fixture
-def measured(bench: Run, tmp_path: Path) -> Callable[..., tuple[dict[str, Any], str]]:
+def measured(bench: Run, checkouts: Callable[[str], Run], tmp_path: Path) -> Callable[..., tuple[dict[str, Any], str]]:
     """Run one benchmark with small sizes: what it wrote, and what it printed. It must have succeeded, and drawn."""
 
     def run(name: str, *arguments: str) -> tuple[dict[str, Any], str]:
-        done = bench(name, "--quick", "--json", str(tmp_path), *arguments)
+        asked = ("--quick", "--json", str(tmp_path), *arguments)
+        done = bench(name, *asked) if name in BENCHMARKS else checkouts(name)(*asked)
         assert done.returncode == 0, done.stdout + done.stderr
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         found: dict[str, Any] = json.loads((tmp_path / f"{name}.json").read_text())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
+import baseline
 import pytest
+from baseline import Figure
 
-from aviato.bench import baseline, latency
-from aviato.bench.baseline import Figure
+from aviato.bench import latency
 from aviato.bench.machine import machine, machine_class
 from aviato.bench.series import interval
 from tests.benchmarks.conftest import Run
@@ -54,26 +56,28 @@ def test_what_is_recorded_is_what_is_measured() -> None:
 @pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_the_command_records_compares_and_turns_red(bench: Run, tmp_path: Path) -> None:
+def test_the_command_records_compares_and_turns_red(checkouts: Callable[[str], Run], tmp_path: Path) -> None:
     """How much else runs is not this test's matter: every round counts."""
+    bench = checkouts("baseline")
     path = tmp_path / "baseline.json"
     every = ("--baseline", str(path), "--busy", "1", "--rounds", "7", "--patience", "30")
-    assert bench("--check", *every).returncode == 2
+    assert bench(*every).returncode == 2
     done = bench("--record", *every)
     assert done.returncode == 0, done.stdout + done.stderr
     recorded = json.loads(path.read_text())[machine_class(machine())]
     assert {latency.EXEC, latency.AWAIT} <= set(recorded)
-    done = bench("--check", "--slow-down", "3", *every)
+    done = bench("--slow-down", "3", *every)
     assert done.returncode == 1 and "red" in done.stdout
     path.write_text(json.dumps({machine_class(machine()): {name: value * 3 for name, value in recorded.items()}}))
-    assert bench("--check", *every).returncode == 0
+    assert bench(*every).returncode == 0
     path.write_text(json.dumps({machine_class(machine()): {name: value / 3 for name, value in recorded.items()}}))
-    done = bench("--check", *every)
+    done = bench(*every)
     assert done.returncode == 1 and "red" in done.stdout
 
 
 @pytest.mark.timeout(120)
-def test_a_machine_that_is_never_quiet_decides_nothing(bench: Run, tmp_path: Path) -> None:
+def test_a_machine_that_is_never_quiet_decides_nothing(checkouts: Callable[[str], Run], tmp_path: Path) -> None:
+    bench = checkouts("baseline")
     path = tmp_path / "baseline.json"
     done = bench("--record", "--baseline", str(path), "--busy", "0", "--patience", "1")
     assert done.returncode == 2 and "undecided" in done.stdout and not path.exists()
@@ -81,8 +85,11 @@ def test_a_machine_that_is_never_quiet_decides_nothing(bench: Run, tmp_path: Pat
 
 @pytest.mark.long
 @pytest.mark.timeout(2_400)
-def test_ten_clean_runs_stay_green_and_a_slow_down_of_30_percent_turns_red(bench: Run, tmp_path: Path) -> None:
+def test_ten_clean_runs_stay_green_and_a_slow_down_of_30_percent_turns_red(
+    checkouts: Callable[[str], Run], tmp_path: Path
+) -> None:
     """On this machine, now: where it does not get quiet there is nothing to be seen."""
+    bench = checkouts("baseline")
     path = tmp_path / "baseline.json"
 
     def status(*arguments: str) -> int:
@@ -92,6 +99,6 @@ def test_ten_clean_runs_stay_green_and_a_slow_down_of_30_percent_turns_red(bench
         return done.returncode
 
     assert status("--record") == 0
-    clean = [status("--check") for _ in range(10)]
+    clean = [status() for _ in range(10)]
     assert clean == [0] * 10
-    assert [status("--check", "--slow-down", "0.3") for _ in range(3)] == [1] * 3
+    assert [status("--slow-down", "0.3") for _ in range(3)] == [1] * 3

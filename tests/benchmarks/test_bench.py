@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bridge
 import pytest
+import targets
 from rich.console import Console
 
-from aviato.bench import BENCHMARKS, bridge, episodes, latency, memory, scaling, script, streams, targets, throughput
+from aviato.bench import BENCHMARKS, episodes, latency, memory, scaling, script, streams, throughput
 from aviato.bench.floor import Floor
 from aviato.bench.report import Report
 from aviato.bench.run import Run as Measuring
@@ -153,18 +155,18 @@ def test_one_part_that_breaks_does_not_lose_the_others(
 ) -> None:
     report = Report("latency", ratios={latency.CREATE: Ratio(1.9, 1.8, 2.0)})
 
-    def perform(name: str, *_: Any) -> Report:
-        if name == "memory":
+    def perform(module: Any, *_: Any) -> Report:
+        if module is memory:
             raise ValueError("filedescriptor out of range in select()")
         return report
 
     monkeypatch.setattr(script, "perform", perform)
     monkeypatch.setattr(script, "console", Console(width=200))
-    chosen = ["memory", "latency"]
-    monkeypatch.setattr(script, "names", lambda: dict.fromkeys(chosen, ""))
-    assert script.several((), targeted=True, base_url=None, rounds=None, quick=True, folder=None) == 1
+    chosen = {"memory": memory, "latency": latency}
+    found = script.several(chosen, base_url=None, rounds=None, quick=True, folder=None)
+    assert script.status(*found) == 1 and found[0] == {"latency": report}
     said, wrong = capsys.readouterr()
-    assert said.count("filedescriptor out of range") >= 2 and "1.90 (1.80–2.00)" in said and "Traceback" in wrong
+    assert said.count("filedescriptor out of range") == 2 and "Traceback" in wrong
 
 
 def test_figures_that_cannot_be_written_are_in_the_table_all_the_same(tmp_path: Path) -> None:
@@ -187,8 +189,8 @@ def test_the_processor_time_of_floors_is_not_that_of_others(monkeypatch: pytest.
 @pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_one_command_prints_all_targets(bench: Run, tmp_path: Path) -> None:
-    done = bench("--targets", "--quick", "--json", str(tmp_path), timeout=280)
+def test_one_command_prints_all_targets(checkouts: Callable[[str], Run], tmp_path: Path) -> None:
+    done = checkouts("targets")("--quick", "--json", str(tmp_path), timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout[done.stdout.rindex("targets") :]
     assert all(target.name in said for target in targets.TARGETS)
@@ -197,7 +199,7 @@ def test_one_command_prints_all_targets(bench: Run, tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_every_benchmark_is_a_script_too() -> None:
-    for name in BENCHMARKS.keys() - {"peers"}:
+    for name in {*BENCHMARKS, "bridge"}:
         done = subprocess.run(
             [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--help"], capture_output=True, text=True, check=False
         )
@@ -214,8 +216,10 @@ def test_a_script_writes_where_it_is_told(server: Any, tmp_path: Path) -> None:
     assert json.loads(path.read_text())["values"] and path.with_suffix(".png").exists()
 
 
-def test_a_benchmark_that_fails_does_not_keep_others_from_being_measured(bench: Run, tmp_path: Path) -> None:
-    done = bench("--base-url", f"unix://{tmp_path}/nobody", "--targets", "--quick", "--json", str(tmp_path))
+def test_a_benchmark_that_fails_does_not_keep_others_from_being_measured(
+    checkouts: Callable[[str], Run], tmp_path: Path
+) -> None:
+    done = checkouts("targets")("--base-url", f"unix://{tmp_path}/nobody", "--quick", "--json", str(tmp_path))
     assert done.returncode == 1 and "failed: latency: SandboxUnavailableError" in done.stdout, done.stdout + done.stderr
     assert "failed: streams" in done.stdout
     said = done.stdout[done.stdout.rindex("targets") :]

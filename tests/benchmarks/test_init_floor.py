@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import targets
 
 from aviato import SandboxDefaults, Session
-from aviato.bench import latency, memory, targets, throughput
+from aviato.bench import latency, memory, throughput
 from aviato.bench.floor import STAYING_ARGV, Staying
 from aviato.bench.init_floor import AGAIN, ONCE, STAY, Floors, init_floor
 from aviato.bench.report import Report

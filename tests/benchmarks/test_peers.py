@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 
-from aviato.bench.peers import SIZES
 from aviato.bench.run import Run
 from aviato.bench.series import Series, ratio
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from peers import PEERS, WORKS, Row, reporting, rows  # noqa: E402
+from peers import PEERS, SIZES, WORKS, Row, reporting, rows  # noqa: E402
 from peers.driven import Driven, PeerError  # noqa: E402
 from peers.environments import NotInstalledError, interpreter  # noqa: E402
 
@@ -87,16 +86,6 @@ def test_one_run_compares_everyone_that_is_here_and_says_why_the_others_are_not(
     assert "SANDBOX_FUSION_ENDPOINT" in done.stdout and reporting.QUESTION in done.stdout
     podman = "podman is not installed" not in done.stdout
     assert bool(found["ratios"]) is podman and ("nobody to compare with" in done.stdout) is not podman
-
-
-@pytest.mark.deep
-@pytest.mark.timeout(120)
-def test_aviato_bench_has_the_peers(server: Any, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "aviato", "bench", "peers", "--quick", "--base-url", server.url, "--json", str(tmp_path)]
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "peers.json").exists() and (tmp_path / "peers.png").exists()
 
 
 @pytest.mark.timeout(120)

@@ -319,7 +319,6 @@ IN_FLAGS = [
     (["stop", "--grace", "soon", "BOX"], "'soon' is no number of seconds"),
     (["bench", "--rounds", "0", "latency"], "it must be at least 1"),
     (["bench", "--rounds", "x", "latency"], "'x' is no whole number"),
-    (["bench", "--slow-down", "x"], "'x' is no part of 1"),
 ]
 PARAMETERS = re.compile(
     r"\b(timeout_seconds|exec_timeout_seconds|max_lifetime_seconds|working_dir|cwd|container_image|mounted_files|base_url"

@@ -1,12 +1,20 @@
-"""The targets, and what a run has of them."""
+"""The targets, and what a run has of them: measures what they are about, the peers too, and prints their table.
+
+python benchmarks/targets.py [--rounds N] [--quick] [--base-url URL] [--json DIR]
+"""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aviato.bench import latency, memory, streams, throughput
-from aviato.bench.report import Report, Table
+import peers
+
+from aviato.bench import latency, memory, script, streams, throughput
+from aviato.bench.report import Report, Table, grid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -155,3 +163,25 @@ def _others_part(report: Report) -> float | None:
 
 def _said(aim: bool, stretch: bool) -> str:
     return "beyond stretch" if stretch else "met" if aim else "not met"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, help="of each benchmark (default: each its own)")
+    parser.add_argument("--quick", action="store_true", help="small sizes: to see that it runs")
+    parser.add_argument("--base-url", help="server to measure (default: AVIATO_BASE_URL, else the embedded one)")
+    parser.add_argument("--json", type=Path, help="folder for the figures and the plots (default: benchmarks/results)")
+    given = parser.parse_args()
+    chosen = {**{name: script.load(name) for name in needed()}, PEERS: peers}
+    reports, failures = script.several(
+        chosen, base_url=given.base_url, rounds=given.rounds, quick=given.quick, folder=given.json
+    )
+    script.console.print(grid(table(reports, failures, quick=given.quick)))
+    for note in notes(reports):
+        script.console.print("note:", note, highlight=False, soft_wrap=True)
+    sys.exit(script.status(reports, failures))
+
+
+if __name__ == "__main__":
+    main()

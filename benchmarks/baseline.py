@@ -1,4 +1,6 @@
-"""Compares ratios with recorded ones: red where one has surely become slower.
+"""Compares ratios with recorded ones: red, and status 1, where one has surely become slower.
+
+    python benchmarks/baseline.py [--record] [--baseline FILE] [--rounds N] [--busy PART] [--patience S] [--slow-down PART]
 
 A round measures each figure and its floor several times in alternation and takes the ratio of their lower quartiles. The figure
 is the median of the rounds, with a bootstrap 90 % interval over rounds; it is red when even the lower end of that is above
@@ -6,14 +8,17 @@ is the median of the rounds, with a bootstrap 90 % interval over rounds; it is r
 many are made before one is called red: what disturbs the machine for some seconds only is a part of them.
 
 Only quiet rounds count: a machine whose processors are busy with other work lengthens what takes several processes far more
-than it lengthens their floor, up to twice, which says nothing about aviato. Where it does not get quiet, nothing is decided.
+than it lengthens their floor, up to twice, which says nothing about aviato. Where it does not get quiet, nothing is decided,
+and the status is 2, as where nothing was recorded.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,13 +27,15 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.bench import latency
 from aviato.bench.floor import TRUE_ARGV, Floor, bwrap_argv
+from aviato.bench.machine import machine, machine_class
 from aviato.bench.processes import others_seconds
+from aviato.bench.report import Table, grid
+from aviato.bench.run import Run
+from aviato.bench.script import console, describe_machine
 from aviato.bench.series import Ratio, interval, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from aviato.bench.run import Run
 
     Cases = dict[str, Callable[[], float]]
 
@@ -44,6 +51,8 @@ PART = 0.25
 FOREIGN = 0.2
 """Of the machine's processors is the most that other work may have in a round that counts."""
 PATIENCE_SECONDS = 150.0
+UNDECIDED = 2
+"""Exit status where nothing was recorded to compare with, or the machine was too busy."""
 BASELINE = Path(__file__).with_name("baseline.json")
 
 TRUE, BWRAP = "true", "bwrap"
@@ -197,3 +206,52 @@ def record(machines: str, figures: list[Figure], path: Path = BASELINE) -> None:
     classes: dict[str, Any] = read(path)
     classes[machines] = {figure.name: round(figure.ratio.value, 3) for figure in figures}
     path.write_text(json.dumps(dict(sorted(classes.items())), indent=2, ensure_ascii=False) + "\n")
+
+
+def check(run: Run, path: Path, *, recording: bool, **asked: Any) -> int:
+    """Compare with the baseline, or record one; the exit status.
+
+    Args:
+        run: on which server.
+        path: of the recorded ratios.
+        recording: write the ratios, compare with none.
+        asked: see `compare`.
+    """
+    describe_machine()
+    machines = machine_class(machine())
+    recorded = {} if recording else read(path).get(machines)
+    if recorded is None:
+        console.print(f"{path} has no ratios of this class of machines ({machines}); --record writes them", soft_wrap=True)
+        return UNDECIDED
+    found = compare(run, recorded, **asked)
+    console.print(f"{found.quiet} quiet rounds; {found.noisy} did not count, since other work had the processors")
+    if not found.valid:
+        console.print(f"undecided: {MIN_ROUNDS} quiet rounds are needed; try again when less else runs")
+        return UNDECIDED
+    shown = Table(f"{machines}: red above {ALLOWED} × the recorded", ("", "× floor (90 %)", "recorded", ""))
+    shown.rows += [[figure.name, figure.ratio, figure.recorded or "", figure.verdict] for figure in found.figures]
+    console.print(grid(shown))
+    if recording:
+        record(machines, found.figures, path)
+    return 1 if found.red else 0
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", action="store_true", help="record the ratios of this machine, and compare with none")
+    parser.add_argument("--baseline", type=Path, default=BASELINE, metavar="FILE", help="the recorded ratios")
+    parser.add_argument("--rounds", type=int, default=MIN_ROUNDS, metavar="N", help="at least")
+    parser.add_argument("--busy", type=float, default=FOREIGN, metavar="PART", help="of the processors others may have")
+    parser.add_argument(
+        "--patience", type=float, default=PATIENCE_SECONDS, metavar="S", help="for a quiet machine, and to measure"
+    )
+    parser.add_argument("--slow-down", type=float, default=0.0, metavar="PART", help="busy-wait in what is measured")
+    parser.add_argument("--base-url", help="server to measure (default: AVIATO_BASE_URL, else the embedded one)")
+    given = parser.parse_args()
+    asked = {"rounds": given.rounds, "foreign": given.busy, "patience_seconds": given.patience, "slow_down": given.slow_down}
+    sys.exit(check(Run({}, given.base_url), given.baseline, recording=given.record, **asked))
+
+
+if __name__ == "__main__":
+    main()
