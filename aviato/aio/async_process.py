@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from aviato.aio.async_command import AsyncCommand
 from aviato.bridge.stream import StreamReader
 from aviato.calls.exec_call import run
 from aviato.exceptions import OperationCancelledError
+from aviato.results import ProcessResult
 from aviato.values.parameters import Suggesting
 from aviato.values.representation import beginning
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from aviato.core.execution import Execution
     from aviato.core.lifecycle import SandboxHandle
-    from aviato.results import ProcessResult
 
 
-class AsyncProcess(Suggesting):
+class AsyncProcess(AsyncCommand[ProcessResult], Suggesting):
     """A command under way: `await` it for its result, iterate `stdout` and `stderr` with `async for`.
 
     A cancelled `await` kills the command, but lets go of one begun with `detach=True` or attached to.
@@ -49,18 +47,13 @@ class AsyncProcess(Suggesting):
         self._request = request
         self._given = given
         self._check = check
-        self._sent = 0
-        self._execution: Execution = Execution(handle, request, self.stdout, self.stderr, attached=attach is not None)
+        self._streams = (self.stdout, self.stderr)
+        self._execution = Execution(handle, request, self.stdout, self.stderr, attached=attach is not None)
 
     def _begin(self) -> None:
         """Run it in a task of its own."""
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(self._finish)
-
-    def __await__(self) -> Generator[Any, None, ProcessResult]:
-        self.stdout.detach_own()
-        self.stderr.detach_own()
-        return self._task.__await__()
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -70,24 +63,6 @@ class AsyncProcess(Suggesting):
     async def started(self) -> bool:
         """Wait until it runs; False if it came to an end without."""
         return await self._execution.is_running()
-
-    def done(self) -> bool:
-        """Whether it has ended, its clean-up included."""
-        return self._task.done()
-
-    def cancel(self) -> None:
-        """Kill its process tree; `await` it to know that it is dead."""
-        self._execution.outlives = False
-        self._task.cancel()
-
-    async def write_stdin(self, data: bytes) -> None:
-        """Send input to a command begun with `stdin=True`; one write at a time."""
-        await self._execution.write_stdin(data, self._sent)
-        self._sent += len(data)
-
-    async def close_stdin(self) -> None:
-        """End its input."""
-        await self._execution.end_stdin(self._sent)
 
     async def send_signal(self, signal: int) -> None:
         """Send a signal to its process group."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from aviato.api.closing import Closing
 from aviato.calls import pooling
 from aviato.calls.sandbox_state import begin, call
-from aviato.log import logger
 from aviato.wire.ids import new_pool_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Unpack
 
     from aviato.api.sandbox import Sandbox
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from aviato.core.pools import PoolKeeper
 
 
-class Pool:
+class Pool(Closing):
     """Sandboxes of one kind that a server keeps ready. `Session.pool` makes one; use it with `with` or `async with`.
 
     Where none is ready, `sandbox()` gives one that starts as any other. The warm-up commands have run in either.
@@ -96,30 +95,6 @@ class Pool:
         config = self._config_of(options)
         pooling.check(config)
         return replace(config, create={**(config.create or {}), **self._fields})
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            self.close().result()
-        except Exception as failure:
-            if error is None:
-                raise
-            logger.warning("closing the pool failed as well: %s", failure)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self.close()
-        except Exception as failure:
-            if error is None:
-                raise
-            logger.warning("closing the pool failed as well: %s", failure)
 
     def __repr__(self) -> str:
         return f"<Pool of {self._size} sandboxes{', closed' if self._closing is not None else ''}>"

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from aviato.api.command_handle import CommandHandle
 from aviato.bridge.operation import OperationRef
 from aviato.bridge.stream import StreamReader
 from aviato.bridge.writer import StreamWriter
 from aviato.calls.exec_call import DEFAULT_MAX_OUTPUT_BYTES, count, run, shown
-from aviato.exceptions import AviatoError, AviatoValidationError, SandboxExecutionError
+from aviato.exceptions import AviatoValidationError, SandboxExecutionError
 from aviato.results import ProcessResult
 from aviato.values.parameters import Suggesting
 
 if TYPE_CHECKING:
     from aviato.calls.exec_call import Ran
     from aviato.calls.sandbox_state import SandboxState
-    from aviato.core.execution import Execution
 
 
-class Process(OperationRef[ProcessResult], Suggesting):
+class Process(CommandHandle[ProcessResult], Suggesting):
     """A command in a sandbox: a handle on its result, and its streams while it runs.
 
     `result()` and `await` give the `ProcessResult`; a returncode other than 0 is a result. They raise
@@ -60,7 +60,6 @@ class Process(OperationRef[ProcessResult], Suggesting):
         self._attached = attach is not None
         self._command: tuple[str, ...] = tuple(request["command"])
         self._outlives: bool = self._attached or request.get("detach", False)
-        self._execution: Execution | None = None
         self._ran: Ran | None = None
         self._start(self._run(request), name=self.exec_id)
 
@@ -148,24 +147,6 @@ class Process(OperationRef[ProcessResult], Suggesting):
         if count(self._state, ended, result, error, begun_here=not self._attached) == "cancelled":
             self._seen = True
 
-    async def _write(self, data: bytes, offset: int) -> None:
-        await self._executing().write_stdin(data, offset)
-
-    async def _write_eof(self, offset: int) -> None:
-        await self._executing().end_stdin(offset)
-
     async def _signal(self, number: int) -> None:
         if not self.done():
             await self._executing().send_signal(number)
-
-    def _executing(self) -> Execution:
-        if self._execution is None:
-            raise SandboxExecutionError(f"command {self.exec_id} did not start", reason="stdin_closed")
-        return self._execution
-
-    def _timeout_error(self, timeout: float) -> Exception:
-        error = super()._timeout_error(timeout)
-        if isinstance(error, AviatoError):
-            # Before its start nothing inside can be to blame for the wait.
-            error.is_infrastructure = self._execution is None or not self._execution.started
-        return error

@@ -6,15 +6,15 @@ import operator
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, ParamSpec, TypeVar
 
 from aviato import defaults as checks
+from aviato.api.closing import Closing
 from aviato.api.sandbox import Sandbox, find
 from aviato.calls import sandbox_config
 from aviato.calls.sandbox_config import SandboxConfig
 from aviato.calls.sandbox_state import SandboxState, begin, call
 from aviato.exceptions import AviatoValidationError
-from aviato.log import logger
 from aviato.policy.metrics import Metrics
 from aviato.policy.reporting import Reporting
 from aviato.values.parameters import suggests
@@ -23,7 +23,6 @@ from aviato.wire.ids import new_sandbox_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
     from typing import Unpack
 
     from aviato.api.pool import Pool
@@ -48,7 +47,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Session:
+class Session(Closing):
     """Makes sandboxes, counts what they do, and stops them at its end.
 
     Use it with `with` or `async with`, or make it once for a module: what is left is stopped when the process ends. Only the
@@ -417,30 +416,6 @@ class Session:
             await asyncio.gather(
                 *map(_stop, self._adopted.values()), *(pool.close() for pool in self._pools), return_exceptions=True
             )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            self.close().result()
-        except Exception as failure:
-            if error is None:
-                raise
-            logger.warning("closing the session failed as well: %s", failure)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self.close()
-        except Exception as failure:
-            if error is None:
-                raise
-            logger.warning("closing the session failed as well: %s", failure)
 
 
 def _slots(max_concurrency: int | None) -> ConcurrencySlots | None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from aviato.api.command_handle import CommandHandle
 from aviato.bridge.operation import OperationRef
 from aviato.bridge.stream import StreamReader
 from aviato.bridge.writer import StreamWriter
 from aviato.calls.terminal_call import terminal_execution, terminal_result, terminal_size
-from aviato.exceptions import AviatoError, SandboxExecutionError
 from aviato.results import TerminalResult
 
 if TYPE_CHECKING:
     from aviato.calls.sandbox_state import SandboxState
-    from aviato.core.execution import Execution
 
 
-class TerminalSession(OperationRef[TerminalResult]):
+class TerminalSession(CommandHandle[TerminalResult]):
     r"""A command on a terminal of its own: a handle on its result, what its screen is sent, and its keyboard.
 
     `result()` and `await` give the `TerminalResult`; a returncode other than 0 is a result. Terminals have no time limit:
@@ -30,6 +29,8 @@ class TerminalSession(OperationRef[TerminalResult]):
         stdin: types. Control characters are keys: `b"\x03"` is Ctrl-C. `close()` types Ctrl-D.
     """
 
+    _kind = "terminal"
+
     def __init__(self, state: SandboxState, request: dict[str, Any]) -> None:
         self.exec_id: str = request["exec_id"]
         self.command: tuple[str, ...] = tuple(request["command"])
@@ -38,7 +39,6 @@ class TerminalSession(OperationRef[TerminalResult]):
         self._streams = (self.output,)
         self._state = state
         state.used = True
-        self._execution: Execution | None = None
         self._start(self._run(request), name=f"terminal {self.exec_id} in {state.sandbox_id}")
 
     def resize(self, width: int, height: int) -> OperationRef[None]:
@@ -64,24 +64,6 @@ class TerminalSession(OperationRef[TerminalResult]):
         self.output.finish(error)
         self.stdin.mark_closed("the command has ended")
 
-    async def _write(self, data: bytes, offset: int) -> None:
-        await self._executing().write_stdin(data, offset)
-
-    async def _write_eof(self, offset: int) -> None:
-        await self._executing().end_stdin(offset)
-
     async def _resize(self, width: int, height: int) -> None:
         if not self.done():
             await self._executing().resize(width, height)
-
-    def _executing(self) -> Execution:
-        if self._execution is None:
-            raise SandboxExecutionError(f"terminal {self.exec_id} did not start", reason="stdin_closed")
-        return self._execution
-
-    def _timeout_error(self, timeout: float) -> Exception:
-        error = super()._timeout_error(timeout)
-        if isinstance(error, AviatoError):
-            # Before its start nothing inside can be to blame for the wait.
-            error.is_infrastructure = self._execution is None or not self._execution.started
-        return error

@@ -7,11 +7,28 @@ import random
 from dataclasses import dataclass, field
 
 PREFIX = "aviato/"
-IF_ANY = (
-    *("image_pulls", "image_pull_bytes", "image_cache_hits", "image_pull_failures", "build_steps", "build_steps_cached"),
-    *("snapshots", "forks", "resets", "pool_claims", "pool_misses"),
-)
-"""What is shown only where there was any."""
+ALWAYS = {
+    "exec_timeouts": "commands that were killed at their timeout",
+    "infrastructure_errors": "commands that failed by no fault of what ran inside",
+    "output_truncations": "commands of whose output some was left out",
+    "retries": "requests that were repeated",
+    "sandboxes_created": "sandboxes that sessions made",
+}
+"""Counts, and what they mean."""
+IF_ANY = {
+    "image_pulls": "images that had to come, for a sandbox or ahead",
+    "image_pull_bytes": "bytes that were downloaded for them",
+    "image_cache_hits": "images of sandboxes, or asked for ahead, that were there",
+    "image_pull_failures": "images that could not be had",
+    "build_steps": "steps of built images that were made",
+    "build_steps_cached": "steps of built images that were there",
+    "snapshots": "snapshots that were taken, those of forks left out",
+    "forks": "children of forks",
+    "resets": "sandboxes that ran again after a reset",
+    "pool_claims": "sandboxes that were ready in a pool",
+    "pool_misses": "sandboxes of pools that started as any other, since none was ready",
+}
+"""The same of what is shown only where there was any."""
 _SAMPLE_SIZE = 1024
 
 
@@ -108,7 +125,7 @@ def as_metrics(counts: Counts) -> dict[str, float | int]:
         "exec_cancelled": number("cancelled", 0),
         "startup_count": counts.startups.count,
     }
-    for name in ("sandboxes_created", "exec_timeouts", "infrastructure_errors", "output_truncations", "retries"):
+    for name in ALWAYS:
         metrics[name] = number(name, 0)
     if executions:
         metrics["success_rate"] = metrics["exec_completion_rate"] = ok / executions

@@ -140,7 +140,7 @@ def test_one_of_each_says_who_it_is(things: Any, name: str, monkeypatch: pytest.
     assert isinstance(thing, getattr(aviato, name))
     gc.collect()  # What tests before have left is let go by the call that is replaced here.
     with monkeypatch.context() as patch:
-        patch.setattr("aviato.bridge.loop.LoopThread.call", lambda *_: pytest.fail("a repr asks nobody"))
+        patch.setattr("aviato.bridge.operation.loop_thread", lambda *_: pytest.fail("a repr asks nobody"))
         for said in (repr(thing), str(thing) if not isinstance(thing, str) else repr(thing)):
             check(said)
             assert re.fullmatch(pattern, said), said

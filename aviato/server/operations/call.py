@@ -93,6 +93,17 @@ class Call:
             raise AviatoValidationError(f"{KEY_HEADER}: 1 to 64 letters and digits", field_violations={KEY_HEADER: "no key"})
         return key
 
+    def path_id(self, name: str, pattern: re.Pattern[str], what: str) -> str:
+        """An id in the path.
+
+        Raises:
+            AviatoValidationError: it is none.
+        """
+        given = self.variables[name]
+        if pattern.fullmatch(given) is None:
+            raise AviatoValidationError(f"{given!r} is not the id of {what}", field_violations={name: f"no id of {what}"})
+        return given
+
     async def memory(self) -> Memory | None:
         """What the client shares for it, to be closed; None where that is nothing that can be had here."""
         name = self.request.headers.get(MEMORY_HEADER)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aviato.exceptions import AviatoValidationError
 from aviato.server.operations.reply import Reply, answer
 from aviato.server.operations.table import Operation
 from aviato.wire.ids import LEASE_ID
@@ -27,11 +26,7 @@ async def close(call: Call) -> Reply:
 
 
 def _lease_id(call: Call) -> str:
-    lease_id = call.variables["lease_id"]
-    if not LEASE_ID.fullmatch(lease_id):
-        problem = "must be ls- and 26 characters of base32"
-        raise AviatoValidationError(f"lease_id {problem}, got {lease_id!r}", field_violations={"lease_id": problem})
-    return lease_id
+    return call.path_id("lease_id", LEASE_ID, "a lease")
 
 
 OPERATIONS = (

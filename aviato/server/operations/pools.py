@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aviato.exceptions import AviatoValidationError
 from aviato.server.operations.reply import Reply, answer
 from aviato.server.operations.table import Operation
 from aviato.wire.ids import POOL_ID
@@ -29,15 +28,7 @@ async def remove(call: Call) -> Reply:
 
 
 def _id(call: Call) -> str:
-    """The id in the path.
-
-    Raises:
-        AviatoValidationError: it is none.
-    """
-    pool_id = call.variables["pool_id"]
-    if POOL_ID.fullmatch(pool_id) is None:
-        raise AviatoValidationError(f"{pool_id!r} is not the id of a pool", field_violations={"pool_id": "no id of a pool"})
-    return pool_id
+    return call.path_id("pool_id", POOL_ID, "a pool")
 
 
 OPERATIONS = (

@@ -1,0 +1,47 @@
+"""What commands of an `AsyncSandbox` have in common, on a terminal or not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Generator
+
+    from aviato.bridge.stream import StreamReader
+    from aviato.core.execution import Execution
+
+T = TypeVar("T")
+
+
+class AsyncCommand(Generic[T]):
+    """A command under way."""
+
+    _execution: Execution
+    _task: asyncio.Task[T]
+    _streams: tuple[StreamReader[Any], ...]
+    _sent = 0
+    """Bytes of its input."""
+
+    def __await__(self) -> Generator[Any, None, T]:
+        for stream in self._streams:
+            stream.detach_own()
+        return self._task.__await__()
+
+    def done(self) -> bool:
+        """Whether it has ended, its clean-up included."""
+        return self._task.done()
+
+    def cancel(self) -> None:
+        """Kill its process tree; `await` it to know that it is dead."""
+        self._execution.outlives = False
+        self._task.cancel()
+
+    async def write_stdin(self, data: bytes) -> None:
+        """Send input to a command begun with `stdin=True`, or type; one write at a time."""
+        await self._execution.write_stdin(data, self._sent)
+        self._sent += len(data)
+
+    async def close_stdin(self) -> None:
+        """End its input; at a terminal Ctrl-D, as the last key."""
+        await self._execution.end_stdin(self._sent)

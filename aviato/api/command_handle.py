@@ -1,0 +1,44 @@
+"""What handles on commands have in common, on a terminal or not: input on the loop thread, and whose fault a long wait is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from aviato.bridge.operation import OperationRef
+from aviato.exceptions import AviatoError, SandboxExecutionError
+
+if TYPE_CHECKING:
+    from aviato.core.execution import Execution
+
+T = TypeVar("T")
+
+
+class CommandHandle(OperationRef[T], Generic[T]):
+    """A handle on one command.
+
+    Attributes:
+        exec_id: made by the client; the server runs an id at most once.
+    """
+
+    exec_id: str
+    _kind = "command"
+    _execution: Execution | None = None
+    """Once it has begun on the loop thread."""
+
+    async def _write(self, data: bytes, offset: int) -> None:
+        await self._executing().write_stdin(data, offset)
+
+    async def _write_eof(self, offset: int) -> None:
+        await self._executing().end_stdin(offset)
+
+    def _executing(self) -> Execution:
+        if self._execution is None:
+            raise SandboxExecutionError(f"{self._kind} {self.exec_id} did not start", reason="stdin_closed")
+        return self._execution
+
+    def _timeout_error(self, timeout: float) -> Exception:
+        error = super()._timeout_error(timeout)
+        if isinstance(error, AviatoError):
+            # Before its start nothing inside can be to blame for the wait.
+            error.is_infrastructure = self._execution is None or not self._execution.started
+        return error
