@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable
 
 PROTOCOL = 1
 """Of process 1, which names its own in HELLO. Another one where a server of the release before could misread it; a server
@@ -115,64 +115,13 @@ def _too_long(length: int) -> FrameError:
     return FrameError(f"frame of {length} bytes announced; at most {MAX_PAYLOAD_BYTES} are allowed")
 
 
-class FrameDecoder:
-    """Cuts a byte stream into frames, however its chunks fall."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes | memoryview) -> list[Frame]:
-        """The frames that `data` completes; nothing of it is referred to afterwards.
-
-        Raises:
-            FrameError: a head announces more than `MAX_PAYLOAD_BYTES`.
-        """
-        frames: list[Frame] = []
-        view = memoryview(data)
-        position = self._complete(view, frames) if self._buffer else 0
-        end = len(data)
-        # Whole frames are cut out of `data` itself: each copy shows in what a large file costs.
-        while end - position >= HEAD.size:
-            type, stream, channel, length, offset = HEAD.unpack_from(view, position)
-            if length > MAX_PAYLOAD_BYTES:
-                raise _too_long(length)
-            begin = position + HEAD.size
-            stop = begin + length
-            if stop > end:
-                break
-            frames.append(Frame(type, stream, channel, offset, bytes(view[begin:stop])))
-            position = stop
-        self._buffer += view[position:]
-        return frames
-
-    def _complete(self, data: memoryview, frames: list[Frame]) -> int:
-        """Add what the frame that is not whole yet lacks; returns how much of `data` that took."""
-        buffer, position = self._buffer, 0
-        while True:
-            whole = HEAD.size
-            if len(buffer) >= HEAD.size:
-                type, stream, channel, length, offset = HEAD.unpack_from(buffer)
-                if length > MAX_PAYLOAD_BYTES:
-                    raise _too_long(length)
-                whole += length
-                if len(buffer) == whole:
-                    frames.append(Frame(type, stream, channel, offset, bytes(buffer[HEAD.size :])))
-                    buffer.clear()
-                    return position
-            piece = data[position : position + whole - len(buffer)]
-            if not piece:
-                return position
-            buffer += piece
-            position += len(piece)
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of a frame that is not whole yet: not zero at the end of a connection means that it was cut."""
-        return len(self._buffer)
+def every_channel(channel: int) -> bool:
+    """Of `FramePieces`: all DATA frames come whole."""
+    return True
 
 
 class FramePieces:
-    """As `FrameDecoder`, but the bytes of DATA frames come as they arrive, in pieces that are views of what was fed.
+    """Cuts a byte stream into frames, however its chunks fall; the bytes of DATA frames come as they arrive, in views of them.
 
     For whoever tells the place of a byte by its offset and does not need to know where a frame ended: nothing large is copied.
 
@@ -191,7 +140,7 @@ class FramePieces:
         self._left = 0
         """Of the DATA frame that is coming in pieces."""
 
-    def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
+    def feed(self, data: bytes | memoryview) -> Iterable[Frame]:
         """The frames in `data`, to be taken before the next call; pieces refer to it.
 
         Raises:
@@ -244,3 +193,23 @@ class FramePieces:
         self._buffer.clear()
         self._needed = HEAD.size
         return frame
+
+
+class FrameDecoder(FramePieces):
+    """Cuts a byte stream into whole frames."""
+
+    def __init__(self) -> None:
+        super().__init__(every_channel)
+
+    def feed(self, data: bytes | memoryview) -> list[Frame]:
+        """The frames that `data` completes; nothing of it is referred to afterwards.
+
+        Raises:
+            FrameError: a head announces more than `MAX_PAYLOAD_BYTES`.
+        """
+        return list(super().feed(data))
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of a frame that is not whole yet: not zero at the end of a connection means that it was cut."""
+        return len(self._buffer)

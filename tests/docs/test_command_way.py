@@ -14,7 +14,7 @@ from tests.called import Function, calls
 from tests.conftest import in_interpreter, make_state_dir, remove, start_server
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST = 106
+MOST = 103
 """Functions of client and server together. More is a way that has become longer: say why, or make another step less."""
 SPANS = 7
 QUIET_SECONDS = 0.3

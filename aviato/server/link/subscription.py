@@ -108,14 +108,12 @@ class Subscription:
         self._frames: deque[Frame] = deque()
         self._by_memory = False
         """Large output is told of in small frames, which are worth sending at once."""
-        self._over = False
+        self.over = False
+        """No further frame will arrive; some may wait in `drain()`."""
         self._gone: Ended | None = None
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-
-    @property
-    def over(self) -> bool:
-        """Whether no further frame will arrive (some may wait in `drain()`)."""
-        return self._over
+        self._waiter: asyncio.Future[None] | None = None
+        self._enough = 0
+        """So many bytes it waits for."""
 
     def drain(self, most_bytes: float = float("inf")) -> list[Frame]:
         """The frames that have arrived and were not taken yet, of more than so much payload only the first; never waits.
@@ -138,16 +136,10 @@ class Subscription:
         return frames
 
     async def wait(self, enough_bytes: int = 0) -> None:
-        """Wait until `drain()` has something to give, and so much of it, or nothing more will come."""
-        if self._over or (self._frames and (self._by_memory or self.queued_bytes >= enough_bytes)):
-            return
-        waiter = (enough_bytes, asyncio.get_running_loop().create_future())
-        self._waiters.append(waiter)
-        try:
-            await waiter[1]
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+        """Wait until `drain()` has something to give, and so much of it, or nothing more will come; one waits at a time."""
+        if not (self.over or (self._frames and (self._by_memory or self.queued_bytes >= enough_bytes))):
+            self._waiter, self._enough = asyncio.get_running_loop().create_future(), enough_bytes
+            await self._waiter
 
     def __aiter__(self) -> Self:
         return self
@@ -164,7 +156,7 @@ class Subscription:
 
     def close(self) -> None:
         """Stop listening; the command runs on."""
-        if not self._over:
+        if not self.over:
             self._finish(None)
             self._on_close(self)
 
@@ -175,9 +167,11 @@ class Subscription:
             return last
         self._frames.append(Frame(frame.type, frame.stream, 0, frame.offset, bytes(frame.payload)))
         self.queued_bytes += len(frame.payload)
-        self._over = self._over or last
+        self.over = self.over or last
         self._by_memory = self._by_memory or frame.type == FrameType.SHARED
-        self._wake()
+        waiter = self._waiter
+        if waiter is not None and (self.over or self._by_memory or self.queued_bytes >= self._enough) and not waiter.done():
+            waiter.set_result(None)
         return last
 
     def gone(self, ended: Ended) -> None:
@@ -185,16 +179,8 @@ class Subscription:
         self._finish(ended)
 
     def _finish(self, gone: Ended | None) -> None:
-        if not self._over:
-            self._over = True
+        if not self.over:
+            self.over = True
             self._gone = gone
-        self._wake()
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        is_urgent = self._over or self._by_memory
-        for enough_bytes, waiter in waiters:
-            if enough_bytes > self.queued_bytes and not is_urgent:
-                self._waiters.append((enough_bytes, waiter))
-            elif not waiter.done():
-                waiter.set_result(None)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -67,6 +67,7 @@ class LiveSandbox:
         settled: set with `ENDED`.
         gone: set with `GONE`.
         calls: requests that use it now.
+        runs: commands can be sent to it: it is `RUNNING`.
         on_run: called in order when it runs or has ended, before any waiter of `ready`.
         confirmed: commands whose results have arrived: all since it was told to end, of those before only the latest.
     """
@@ -111,6 +112,11 @@ class LiveSandbox:
     done: asyncio.Future[Done | None] | None = field(default=None, repr=False)
     helpers: set[asyncio.Task[Any]] = field(default_factory=set)
 
+    runs: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.runs = self.state is State.RUNNING
+
     @property
     def sandbox_id(self) -> str:
         """Its id."""
@@ -144,11 +150,6 @@ class LiveSandbox:
     def waits_for_image(self) -> bool:
         """Whether its image is on its way here."""
         return self.state is State.QUEUED and self.image is not None and not self.image.is_here
-
-    @property
-    def runs(self) -> bool:
-        """Whether commands can be sent to it."""
-        return self.state is State.RUNNING
 
     def confirm(self, exec_id: str) -> None:
         """A whole result has arrived: it need not be kept, even if its process 1 should end before it can be told."""
@@ -287,6 +288,7 @@ class LiveSandbox:
 
     def _go(self, what: Event, **changes: Any) -> None:
         self.state = after(self.state, what)
+        self.runs = self.state is State.RUNNING
         if self.state < State.GONE and (status := status_of(self.state, self.record.status)) is not self.record.status:
             self._note(status, **changes)
 

@@ -12,7 +12,7 @@ from aviato.server.operations.call import Call
 from aviato.server.operations.failures import failed
 from aviato.server.session.channel import Channel
 from aviato.wire.flow import Paused
-from aviato.wire.frames import Frame, FrameDecoder, FrameError, FrameType
+from aviato.wire.frames import Frame, FrameError, FramePieces, FrameType, every_channel
 from aviato.wire.session import WHOLE, parse_head
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Session(Paused, asyncio.Protocol):
         self._headers = headers
         self._connection = connection
         self._on_lost = on_lost
-        self._frames = FrameDecoder()
+        self._frames = FramePieces(every_channel)
         self.channels: dict[int, Channel] = {}
         self._unsent: list[bytes | memoryview] = []
         self._unsent_bytes = 0
