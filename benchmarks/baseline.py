@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.bench import latency
 from aviato.bench.floor import TRUE_ARGV, Floor, bwrap_argv
-from aviato.bench.machine import machine, machine_class
+from aviato.bench.machine import machine
 from aviato.bench.processes import others_seconds
 from aviato.bench.report import Table, grid
 from aviato.bench.run import Run
@@ -206,6 +206,12 @@ def record(machines: str, figures: list[Figure], path: Path = BASELINE) -> None:
     classes: dict[str, Any] = read(path)
     classes[machines] = {figure.name: round(figure.ratio.value, 3) for figure in figures}
     path.write_text(json.dumps(dict(sorted(classes.items())), indent=2, ensure_ascii=False) + "\n")
+
+
+def machine_class(facts: dict[str, Any]) -> str:
+    """Machines whose ratios can be compared: the same processors, kernel, Python and kind of user."""
+    kernel, python = (".".join(facts[name].split(".")[:2]) for name in ("kernel", "python"))
+    return f"{facts['cpus']} × {facts['model']}, Linux {kernel}, Python {python}, {'root' if facts['uid'] == 0 else 'user'}"
 
 
 def check(run: Run, path: Path, *, recording: bool, **asked: Any) -> int:

@@ -30,9 +30,3 @@ def description(facts: dict[str, Any]) -> str:
     who = "root" if facts["uid"] == 0 else "a user"
     python = f"Python {facts['python']}, as {who}, load {facts['load']:.1f}"
     return f"{facts['cpus']} × {facts['model']}, Linux {facts['kernel']}, {python}"
-
-
-def machine_class(facts: dict[str, Any]) -> str:
-    """Machines whose ratios can be compared: the same processors, kernel, Python and kind of user."""
-    kernel, python = (".".join(facts[name].split(".")[:2]) for name in ("kernel", "python"))
-    return f"{facts['cpus']} × {facts['model']}, Linux {kernel}, Python {python}, {'root' if facts['uid'] == 0 else 'user'}"

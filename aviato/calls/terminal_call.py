@@ -42,8 +42,6 @@ def terminal_request(
         env=env,
         user=user,
         stdin=True,
-        timeout_seconds=None,
-        detach=False,
     )
     request["terminal"] = size
     return request

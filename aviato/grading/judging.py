@@ -157,12 +157,9 @@ async def run_command(
     request, rest = exec_request(
         command,
         default_timeout_seconds=float("inf"),
-        cwd=None,
         env=env,
-        user=None,
         stdin=False if given is None else given,
         timeout_seconds=timeout_seconds,
-        detach=False,
     )
     if cases is not None:
         request["cases"] = cases

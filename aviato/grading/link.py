@@ -427,12 +427,8 @@ def _request(timeout_seconds: float | None = None) -> dict[str, Any]:
     request, _ = exec_request(
         ["python3", "-I", "-S", "-c", driver.LOADER],
         default_timeout_seconds=float("inf"),
-        cwd=None,
-        env=None,
-        user=None,
         stdin=True,
         timeout_seconds=timeout_seconds,
-        detach=False,
     )
     return request
 

@@ -30,11 +30,6 @@ class Endpoint:
     embedded: bool = False
 
     @property
-    def is_tcp(self) -> bool:
-        """Whether callers must bring credentials; a Unix socket knows them by peer credentials."""
-        return self.socket_path is None
-
-    @property
     def is_secure(self) -> bool:
         """Whether a W&B key may travel there."""
         return self.origin.startswith("https://")

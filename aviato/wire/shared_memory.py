@@ -36,7 +36,6 @@ MOST_BYTES = 4 << 20
 LEAST_BYTES = 128 << 10
 """What is less costs as much by a socket."""
 _ALL = 2**64 - 1
-CONFIRMATION_BYTES = _CONFIRMED.size
 REFUSED = "memory"
 """The reason of an error that says: send it by the socket."""
 
@@ -44,11 +43,3 @@ REFUSED = "memory"
 def confirmation(offset: int) -> bytes:
     """What is written at `CONFIRMED_AT`: the offset, and its complement, since it may be read in the middle of a write."""
     return _CONFIRMED.pack(offset, offset ^ _ALL)
-
-
-def confirmed_offset(said: bytes) -> int:
-    """What was said there; 0 where that is nothing yet, or nothing whole."""
-    if len(said) != _CONFIRMED.size:
-        return 0
-    offset, complement = _CONFIRMED.unpack(said)
-    return int(offset) if offset ^ complement == _ALL else 0

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from aviato.wire.base import RequestModel, ResponseModel, empty
-from aviato.wire.ids import ID_PATTERN
 from aviato.wire.images import ImageReference
 from aviato.wire.sandboxes import EnvironmentName, Text
-
-SnapshotId = Annotated[str, StringConstraints(pattern=f"^sn-{ID_PATTERN}$")]
 
 
 class TakeSnapshot(RequestModel):

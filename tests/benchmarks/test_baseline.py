@@ -9,10 +9,10 @@ from pathlib import Path
 
 import baseline
 import pytest
-from baseline import Figure
+from baseline import Figure, machine_class
 
 from aviato.bench import latency
-from aviato.bench.machine import machine, machine_class
+from aviato.bench.machine import machine
 from aviato.bench.series import interval
 from tests.benchmarks.conftest import Run
 

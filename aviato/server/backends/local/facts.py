@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 MERGED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 RECORDS = ("/var/lib/dpkg/status", "/var/lib/dpkg/arch")
 """By which Debian's tools know what is installed in /usr."""
-OVERLAYFS_MAGIC = "overlay"
 PROCESSES_OF_A_SANDBOX = 2
 """Threads of process 1 that count as well."""
 HEAD_BYTES = 512

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from aviato.server.images.interpreters import Interpreter
 
-NAMESPACES = ("user", "mount", "pid", "ipc", "uts", "net", "cgroup")
 RO = ("rdonly", "nosuid", "nodev")
 SAFE = ("nosuid", "nodev")
 

@@ -28,7 +28,6 @@ TRIAL_SECONDS = 60.0
 TRIAL_PREFIX = ".trial-"
 MINIMUM_KERNEL = (5, 3)
 OVERLAY_KERNEL = (5, 11)
-IDMAP_KERNEL = (5, 19)
 
 MAX_NAMESPACES = "sudo sysctl -w user.max_user_namespaces=15000"
 USERNS_CLONE = "sudo sysctl -w kernel.unprivileged_userns_clone=1"

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 GROUPS = "/sys/fs/cgroup"
 ROOM_BYTES = 64 << 10
 MEMINFO, ONLINE = "/proc/meminfo", "/sys/devices/system/cpu/online"
-UNLIMITED = 0x7FFFFFFFFFFFF000
-"""What version 1 says of memory that has no limit."""
 
 
 class Seen(NamedTuple):
