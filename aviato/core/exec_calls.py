@@ -29,7 +29,7 @@ class ExecCalls:
     _client: Client
     _path: str
     _exit: ExecExit | None
-    _resizing: asyncio.Lock
+    _resizing: asyncio.Lock | None = None
 
     async def is_running(self) -> bool:
         """Wait until the command has started; False if it ended instead."""
@@ -85,6 +85,7 @@ class ExecCalls:
 
     async def resize(self, width: int, height: int) -> None:
         """Give its terminal another size, once it runs; of one that has ended a no-op."""
+        self._resizing = self._resizing or asyncio.Lock()
         async with self._resizing:  # or a size that is sent again could overtake a later one
             if not await self.is_running():
                 return

@@ -130,7 +130,6 @@ class Execution(ExecCalls):
         self._moved = False
         self._ended = False
         self._running: asyncio.Future[bool] | None = None
-        self._resizing = asyncio.Lock()
 
     async def run(self) -> ExecExit:
         """Run the command to its end. Cancelling kills its whole process tree and waits for that, unless it outlives this.

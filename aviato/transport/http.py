@@ -107,7 +107,7 @@ class _Pool:
 
 
 _servers: dict[Endpoint, Server] = {}
-_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Endpoint, _Pool]] = WeakKeyDictionary()
+_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Server, _Pool]] = WeakKeyDictionary()
 
 
 class HttpResponse:
@@ -314,9 +314,9 @@ class HttpTransport:
             for other in [other for other in _pools if other.is_closed()]:
                 del _pools[other]  # a loop that was closed without its clean-up
             pools = _pools[loop] = {}
-        pool = pools.get(server.endpoint)
+        pool = pools.get(server)
         if pool is None:
-            pool = pools[server.endpoint] = _Pool(server)
+            pool = pools[server] = _Pool(server)
         return pool
 
     async def _send(self, pool: _Pool, request: _Request) -> Response:

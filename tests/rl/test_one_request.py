@@ -116,7 +116,8 @@ def test_a_batch_has_one_connection(session: aviato.Session, server: Any, sent: 
     outcomes = evaluate(BATCHES[kind], session=session, max_concurrency=4).result(50)
     assert [outcome.passed for outcome in outcomes] == [True, False] * 20
     assert sent["POST /v1/runs"] == 40
-    pools = [pools[endpoint(server.url)] for pools in http._pools.values() if endpoint(server.url) in pools]
+    ours = http._servers[endpoint(server.url)]
+    pools = [pools[ours] for pools in http._pools.values() if ours in pools]
     assert [len(pool.sessions._all) for pool in pools if pool.sessions is not None] == [1]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
@@ -46,9 +45,12 @@ class StdinQuery(RequestModel):
 
 async def start(call: Call) -> Reply:
     """Run a command or join it."""
+    execs, sandbox_id = call.service.execs, call.variables["sandbox_id"]
     memory = await call.memory() if MEMORY_HEADER in call.request.headers else None
-    with memory or nullcontext():  # Until it is passed on.
-        feed = call.service.execs.start(call.variables["sandbox_id"], call.body, memory)
+    if memory is None:
+        return await exec_reply(call, execs.start(sandbox_id, call.body))
+    with memory:  # Until it is passed on.
+        feed = execs.start(sandbox_id, call.body, memory)
     return await exec_reply(call, feed)
 
 

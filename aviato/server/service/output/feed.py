@@ -76,7 +76,8 @@ class ExecFeed(Backpressure):
         self._subscription: Source | None = None
         self._failure: BaseException | None = None
         self._accepted = False
-        self._changed = asyncio.Event()
+        self._changed: asyncio.Event | None = None
+        """Of who waits for it to be attached, or to fail."""
         self._closed = False
         self._results: RetainedResults | None = None
         self._unconfirmed: deque[Frame] = deque()
@@ -99,6 +100,7 @@ class ExecFeed(Backpressure):
         try:
             async with asyncio.timeout(timeout_seconds):
                 if self._subscription is None and self._failure is None:
+                    self._changed = asyncio.Event()
                     await self._changed.wait()
                 if self._failure is None:
                     assert self._subscription is not None
@@ -140,7 +142,8 @@ class ExecFeed(Backpressure):
     def fail(self, error: AviatoError) -> None:
         """End it with an error."""
         self._failure = error
-        self._changed.set()
+        if self._changed is not None:
+            self._changed.set()
         if self._subscription is not None:
             self._subscription.close()
 
@@ -198,7 +201,8 @@ class ExecFeed(Backpressure):
                 self._subscription = link.subscribe(spec, state.exec_id, *self.offsets, read_along=read_along, memory=memory)
             except (AviatoError, SandboxGone) as error:
                 self._failure = error
-        self._changed.set()
+        if self._changed is not None:
+            self._changed.set()
 
     async def _raise(self, failure: BaseException) -> None:
         if isinstance(failure, SandboxGone):
