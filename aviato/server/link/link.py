@@ -272,15 +272,15 @@ class Process1Link(FileCalls, asyncio.BufferedProtocol):
         if len(payload) > most:
             size = f"command and environment take {len(payload)} bytes; at most {most} fit a request"
             raise AviatoValidationError(size, field_violations={"command": size})
+        subscription = Subscription(exec_id, self._unsubscribed)
+        if self._reopen is not None:
+            subscription.resumable = Resumable(json.loads(payload) if spec is not None else None, [stdout, stderr])
+        channel = self._open(subscription)
         older = self._subscriptions.pop(exec_id, None)
         if older is not None:
             older[1].replaced = True
             older[1]._finish(None)
             self._give_up(older[0])
-        subscription = Subscription(exec_id, self._unsubscribed)
-        if self._reopen is not None:
-            subscription.resumable = Resumable(json.loads(payload) if spec is not None else None, [stdout, stderr])
-        channel = self._open(subscription)
         self._subscriptions[exec_id] = (channel, subscription)
         if spec is not None:
             self._active.add(exec_id)
