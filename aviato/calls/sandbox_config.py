@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from aviato import defaults as checks
-from aviato.calls.recipe import Recipe
 from aviato.defaults import SandboxDefaults
 from aviato.exceptions import AviatoValidationError
 from aviato.options import SandboxStatus
@@ -21,6 +20,7 @@ from aviato.wire import bounds
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from aviato.calls.recipe import Recipe
     from aviato.options import NetworkOptions, ResourceOptions, Secret
 
 BUILT_IN = SandboxDefaults()
@@ -170,7 +170,8 @@ def config(options: SandboxOptions, *, releasable: bool = False) -> SandboxConfi
     if (given := options.get("exec_timeout_seconds")) is not None:
         timeout = checks.seconds("exec_timeout_seconds", given)
     where = connection(chosen, options.get("base_url"), options.get("request_timeout_seconds"))
-    recipe = given_image if isinstance(given_image := options.get("container_image"), Recipe) else None
+    image = options.get("container_image")  # What is no name is a recipe: `_image` has seen to that.
+    recipe = None if image is None or isinstance(image, str) else image
     return SandboxConfig(connection=where, create=create, exec_timeout_seconds=timeout, recipe=recipe)
 
 
@@ -219,11 +220,13 @@ def _defaults(defaults: SandboxDefaults | None) -> SandboxDefaults:
 
 def _image(given: str | Recipe | None, defaults: SandboxDefaults) -> str | None:
     """None, the server's choice, unless somebody asked for an image."""
-    if isinstance(given, Recipe):
-        return given.stand_in
     if given is None:
         return defaults.container_image if defaults.given("container_image") else None
     if not isinstance(given, str):
+        from aviato.calls.recipe import Recipe
+
+        if isinstance(given, Recipe):
+            return given.stand_in
         raise TypeError(f"container_image must be a str or an Image, not {type(given).__name__}")
     if not given:
         raise AviatoValidationError("container_image must not be empty", field_violations={"container_image": "empty"})

@@ -58,12 +58,11 @@ with aviato.Sandbox() as sandbox, tempfile.TemporaryDirectory() as directory:
 """,
     "bench: machine": """
 from aviato.bench import script
-script.names = lambda: {"machine": "", "other": ""}
-script.load = lambda name: type("M", (), {"SIZES": {}})
-def perform(name, run, folder):
+module = type("M", (), {"SIZES": {}})
+def perform(module, run, folder):
     return type("R", (), {"problems": []})
 script.perform = perform
-script.several(["machine", "other"], targeted=False, base_url=None, rounds=None, quick=True, folder=None)
+script.several({"machine": module, "other": module}, base_url=None, rounds=None, quick=True, folder=None)
 """,
 }
 
