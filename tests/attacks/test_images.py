@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import aviato
 from aviato import Sandbox
 from tests.conftest import make_state_dir, remove
 from tests.images.layers import BLOCK, CHARACTER, FIFO, Member, directory, link, tar
+from tests.images.programs import busybox
 from tests.images.whole_images import make_layout
 from tests.matrices import every
 
@@ -54,14 +53,6 @@ def url(own_server: Any) -> Iterator[str]:
         yield own_server.url
 
 
-@pytest.fixture(scope="module")
-def busybox() -> bytes:
-    found = shutil.which("busybox")
-    if found is None or b"statically" not in subprocess.run(["file", "-L", found], capture_output=True).stdout:
-        pytest.skip("no static busybox (Debian's package busybox-static) to make an image of")
-    return Path(found).read_bytes()
-
-
 @pytest.fixture
 def machine() -> Iterator[Path]:
     made = make_state_dir()
@@ -73,18 +64,21 @@ def machine() -> Iterator[Path]:
     remove(made)
 
 
-def packed(where: Path, busybox: bytes, members: list[Member], config: dict[str, Any]) -> str:
+def packed(where: Path, members: list[Member], config: dict[str, Any]) -> str:
     """An image with a shell and what is hostile; returns its reference."""
-    programs = [Member("bin/busybox", content=busybox, mode=0o755), *(link(f"bin/{name}", "busybox") for name in PROGRAMS)]
+    programs = [
+        Member("bin/busybox", content=busybox().read_bytes(), mode=0o755),
+        *(link(f"bin/{name}", "busybox") for name in PROGRAMS),
+    ]
     layers = [tar(directory("bin"), *programs), tar(*members)]
     return f"oci:{make_layout(where / 'image', layers, {'Env': ['PATH=/bin'], **config})}"
 
 
 @pytest.mark.parametrize("name", [*every(5, LINKS), *OTHERS])  # Of the links, each name and each target.
-def test_names_where_the_sandbox_has_its_own(url: str, busybox: bytes, machine: Path, tmp_path: Path, name: str) -> None:
+def test_names_where_the_sandbox_has_its_own(url: str, machine: Path, tmp_path: Path, name: str) -> None:
     members = [one._replace(target=one.target.replace("{machine}", str(machine))) for one in TREES[name]]
     config = {"WorkingDir": "/app/made"} if "working directory" in name else {}
-    with Sandbox(container_image=packed(tmp_path, busybox, members, config)) as sandbox:
+    with Sandbox(container_image=packed(tmp_path, members, config)) as sandbox:
         if not config:  # Else it may not be there, which is the image's own doing.
             result = sandbox.exec(["sh", "-c", LOOK, str(machine)], cwd="/").result(30)
             assert (result.stdout, result.returncode) == ("works\n", 0), result
@@ -92,15 +86,15 @@ def test_names_where_the_sandbox_has_its_own(url: str, busybox: bytes, machine: 
     assert {path.name: path.read_text() for path in machine.iterdir()} == {"secret": "of the machine"}
 
 
-def test_set_uid_programs_and_files_with_capabilities(url: str, busybox: bytes, tmp_path: Path) -> None:
+def test_set_uid_programs_and_files_with_capabilities(url: str, tmp_path: Path) -> None:
     """They are as they were packed, and give nobody anything."""
     rights = {"security.capability": "\x01\0\0\x02" + "\x7f" * 8 + "\0" * 8}
     members = [
-        Member("set-id/sh", content=busybox, mode=0o6755),
-        Member("capable/sh", content=busybox, mode=0o755, attributes=rights),
+        Member("set-id/sh", content=busybox().read_bytes(), mode=0o6755),
+        Member("capable/sh", content=busybox().read_bytes(), mode=0o755, attributes=rights),
         Member("etc/shadow", content=b"root:secret", mode=0o600),
     ]
-    with Sandbox(container_image=packed(tmp_path, busybox, members, {})) as sandbox:
+    with Sandbox(container_image=packed(tmp_path, members, {})) as sandbox:
         if len(sandbox.exec(["cat", "/proc/self/uid_map"]).result(30).stdout.splitlines()) == 1:
             pytest.skip("sandboxes have one id here")
         line = (
@@ -125,10 +119,10 @@ SAID: dict[str, tuple[dict[str, Any], int | None]] = {
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_what_an_image_says_of_its_commands(url: str, busybox: bytes, tmp_path: Path, name: str) -> None:
+def test_what_an_image_says_of_its_commands(url: str, tmp_path: Path, name: str) -> None:
     config, returncode = SAID[name]
     members = [link("etc/passwd", "/proc/1/environ"), Member("etc/group", FIFO), Member("evil/echo", content=b"", mode=0o755)]
-    with Sandbox(container_image=packed(tmp_path, busybox, members, config)) as sandbox:
+    with Sandbox(container_image=packed(tmp_path, members, config)) as sandbox:
         try:
             result = sandbox.exec(["/bin/echo", "works"], timeout_seconds=10).result(30)
             assert result.returncode == (returncode or 0), result

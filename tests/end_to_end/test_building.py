@@ -14,6 +14,7 @@ import pytest
 import aviato
 from aviato import AsyncClient, AviatoValidationError, Image, SandboxImageError, Session
 from aviato.rl import Task, evaluate
+from tests.images.programs import tools
 from tests.images.whole_images import make_layout, tar_of
 
 pytestmark = pytest.mark.usefixtures("served")
@@ -108,10 +109,7 @@ def test_what_the_steps_leave(session: Session, tmp_path: Path, caplog: pytest.L
 
 
 def test_of_an_image_and_its_user(session: Session, tmp_path: Path) -> None:
-    busybox = Path("/bin/busybox")
-    if not busybox.exists():
-        pytest.skip("no /bin/busybox: apt-get install busybox-static")
-    files = {"bin/busybox": (0o755, 0, 0, busybox.read_bytes()), "bin/sh": "busybox", "etc/passwd": b"bob:x:5:6::/:/bin/sh\n"}
+    files = {**tools("sh"), "etc/passwd": b"bob:x:5:6::/:/bin/sh\n"}
     layout = make_layout(tmp_path / "image", [tar_of({**files, "tmp/": (0o1777, 0, 0, b"")})], {"Env": ["PATH=/bin"]})
     image = Image.from_(f"oci:{layout}").run("echo made >/made").user("bob").workdir("/w").run("id -u >/tmp/own")
     sandbox = session.sandbox(container_image=image)

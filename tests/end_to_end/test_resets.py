@@ -30,10 +30,16 @@ from aviato import (
 )
 from aviato.wire.ids import derived_place_id, new_exec_id, new_reset_id, new_sandbox_id, new_snapshot_id
 from tests.end_to_end.test_nothing_left import memory_bytes, snapshot
+from tests.images.programs import tools
 from tests.images.whole_images import make_layout, tar_of
 
 pytestmark = pytest.mark.usefixtures("served")
 SEEN = Path(__file__).with_name("seen_inside.sh").read_text()
+CALLED = (
+    *("sh", "env", "sort", "find", "stat", "cut", "grep", "cat", "tr", "readlink", "sed", "wc", "ls", "hostname", "id"),
+    *("mkdir", "rm", "ln", "echo", "chmod", "mkfifo", "sleep", "setsid", "kill", "true"),
+)
+"""What `seen_inside.sh` and the tests call in an image."""
 NUMBERS = re.compile(r"uid=\d+,gid=\d+|/proc/self/fd/\d+|(?<=^/proc )\S+ \S+ \d+")
 MESS = """
 for place in etc srv var/log home root opt tmp workspace run dev/shm usr/local bin; do
@@ -80,22 +86,9 @@ def run(sandbox: Any, command: str, **options: Any) -> str:
     return str(sandbox.exec(["sh", "-c", command], check=True, **options).result().stdout)
 
 
-def busybox() -> bytes:
-    try:
-        return Path("/bin/busybox").read_bytes()
-    except OSError:
-        pytest.skip("no /bin/busybox: apt-get install busybox-static")
-
-
-def tools() -> dict[str, Any]:
-    """The files of an image that has what `seen_inside.sh` calls."""
-    names = "sh env sort find stat cut grep cat tr readlink sed wc ls hostname id mkdir rm ln echo chmod mkfifo sleep setsid"
-    return {"bin/busybox": (0o755, 0, 0, busybox()), **{f"bin/{name}": "busybox" for name in (*names.split(), "kill", "true")}}
-
-
 @pytest.fixture
 def image(tmp_path: Path) -> str:
-    below = {**tools(), "tmp/": b"", "etc/passwd": b"root:x:0:0::/:/bin/sh\n", "gone": b"gone"}
+    below = {**tools(*CALLED), "tmp/": b"", "etc/passwd": b"root:x:0:0::/:/bin/sh\n", "gone": b"gone"}
     above = {"own": (0o640, 7, 8, b"own"), "var/log/x": b"x"}
     return f"oci:{make_layout(tmp_path / 'image', [tar_of(below), tar_of(above)], {'Env': ['PATH=/bin', 'OF=image']})}"
 
@@ -146,7 +139,7 @@ def test_of_a_directory_it_shows_what_a_new_one_shows(
     make_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "root"
-    for path, content in tools().items():
+    for path, content in tools(*CALLED).items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, str):
             (root / path).symlink_to(content)

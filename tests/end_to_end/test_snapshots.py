@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import aviato
 from aviato import AsyncClient, AviatoValidationError, Sandbox, SandboxImageError, SandboxSnapshotError, Session
-from aviato.server.backends.local import binary
 from aviato.wire.ids import new_snapshot_id
+from tests.images.programs import busybox, one_program, tools
 from tests.images.whole_images import make_layout, tar_of
 
 pytestmark = pytest.mark.usefixtures("served")
@@ -26,16 +26,9 @@ TREE = "cd / && find workspace srv etc/made -printf '%P %y %m %U:%G %l\\n' | sor
 @pytest.fixture
 def image(tmp_path: Path) -> str:
     """One with a shell, of two layers, some of whose files go."""
-    below = {"bin/busybox": (0o755, 0, 0, _busybox()), "bin/sh": "busybox", "tmp/": b"", "kept": b"kept", "gone": b"gone"}
+    below = {**tools("sh"), "tmp/": b"", "kept": b"kept", "gone": b"gone"}
     above = {"full/one": b"1", "full/two": b"2", "own": (0o640, 7, 8, b"own")}
     return f"oci:{make_layout(tmp_path / 'image', [tar_of(below), tar_of(above)], {'Env': ['PATH=/bin', 'OF=image']})}"
-
-
-def _busybox() -> bytes:
-    try:
-        return Path("/bin/busybox").read_bytes()
-    except OSError:
-        pytest.skip("no /bin/busybox: apt-get install busybox-static")
 
 
 def run(sandbox: Any, command: str, **options: Any) -> str:
@@ -102,7 +95,7 @@ def test_of_an_image_with_layers(session: Session, image: str, begun: list[str])
 def test_of_a_directory(make_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "root"
     (root / "bin").mkdir(parents=True)
-    (root / "bin" / "sh").write_bytes(_busybox())
+    (root / "bin" / "sh").write_bytes(busybox().read_bytes())
     (root / "bin" / "sh").chmod(0o755)
     monkeypatch.setenv("AVIATO_BASE_URL", make_server(image=f"bare={root}").url)
     with Session() as session:
@@ -115,9 +108,7 @@ def test_of_a_directory(make_server: Any, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_one_of_an_image_without_a_shell(session: Session, tmp_path: Path, begun: list[str]) -> None:
-    program = Path(binary.found()).read_bytes()
-    layout = make_layout(tmp_path / "image", [tar_of({"program": (0o755, 0, 0, program)})], {})
-    first = session.sandbox(container_image=f"oci:{layout}")
+    first = session.sandbox(container_image=one_program(tmp_path / "image"))
     first.write_file("/data/x", b"x").result()
     taken = first.snapshot().result()
     begun.append(taken.snapshot_id)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,8 @@ import pytest
 
 import aviato
 from aviato import AsyncClient, Sandbox, SandboxImageError, SandboxStatus
-from aviato.server.backends.local import binary
 from tests.images import debian
+from tests.images.programs import one_program, tools
 from tests.images.whole_images import make_layout, tar_of
 
 PROGRAMS = ("cat", "echo", "env", "grep", "id", "ls", "mkdir", "pwd", "rm", "sh", "sleep", "stat", "touch", "wc")
@@ -22,21 +20,12 @@ PASSWD = b"root:x:0:0:root:/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\n"
 
 
 @pytest.fixture(scope="module")
-def busybox() -> bytes:
-    found = shutil.which("busybox")
-    if found is None or b"statically" not in subprocess.run(["file", "-L", found], capture_output=True).stdout:
-        pytest.skip("no static busybox (Debian's package busybox-static) to make an image of")
-    return Path(found).read_bytes()
-
-
-@pytest.fixture(scope="module")
-def layout(busybox: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three layers, owners, a user, a directory, variables."""
     base = tar_of(
         {
             **dict.fromkeys(("bin/", "etc/", "app/", "home/", "tmp/"), b""),
-            "bin/busybox": (0o755, 0, 0, busybox),
-            **{f"bin/{name}": "busybox" for name in PROGRAMS},
+            **tools(*PROGRAMS),
             "etc/passwd": (0o644, 0, 0, PASSWD),
             "home/app/": (0o700, 1000, 1000, b""),
             "app/old": b"old",
@@ -120,9 +109,7 @@ def test_many_at_once_pull_once(url: str, layout: Path) -> None:
 
 def test_an_image_with_one_program_and_nothing_else(url: str, tmp_path: Path) -> None:
     """No shell, no C library, no /etc: aviato-init itself is a program like any other."""
-    program = Path(binary.found()).read_bytes()
-    image = make_layout(tmp_path / "image", [tar_of({"program": (0o755, 0, 0, program)})], {})
-    with Sandbox(container_image=f"oci:{image}") as sandbox:
+    with Sandbox(container_image=one_program(tmp_path / "image")) as sandbox:
         assert said(sandbox, "/program", "--version").startswith("aviato-init ")
         sandbox.write_file("/data/x", b"1" * 100_000).result(60)
         assert sandbox.read_file("/data/x").result(60) == b"1" * 100_000
@@ -148,13 +135,13 @@ def test_images_that_there_are_not(url: str, reference: str, why: str) -> None:
         assert said(other, "echo", "works") == "works"
 
 
-def test_a_damaged_layer_is_no_sandbox_and_leaves_nothing(url: str, server: Any, busybox: bytes, tmp_path: Path) -> None:
+def test_a_damaged_layer_is_no_sandbox_and_leaves_nothing(url: str, server: Any, tmp_path: Path) -> None:
     """Nor does it stand in the way of the same image, once that is as it should be."""
 
     def here() -> set[str]:
         return {str(path) for path in Path(server.state_dir).glob("images/*/[liu]*/*")}
 
-    layers = [tar_of({"bin/busybox": (0o755, 0, 0, busybox), "of": b"this test"}), tar_of({"data": os.urandom(300_000)})]
+    layers = [tar_of({**tools(), "of": b"this test"}), tar_of({"data": os.urandom(300_000)})]
     damaged = make_layout(tmp_path / "damaged", layers, {})
     [blob] = [path for path in (damaged / "blobs" / "sha256").iterdir() if 300_000 <= path.stat().st_size < 400_000]
     content, before = blob.read_bytes(), here()
@@ -175,9 +162,9 @@ def test_a_damaged_layer_is_no_sandbox_and_leaves_nothing(url: str, server: Any,
         assert said(sandbox, "/bin/busybox", "wc", "-c", "/data").split()[0] == "300000"
 
 
-def test_a_sandbox_waits_for_its_image(url: str, tmp_path: Path, busybox: bytes) -> None:
+def test_a_sandbox_waits_for_its_image(url: str, tmp_path: Path) -> None:
     """It is pending with a reason, others start meanwhile, and who stops it need not wait."""
-    image = make_layout(tmp_path / "image", [tar_of({"bin/busybox": (0o755, 0, 0, busybox)})], {})
+    image = make_layout(tmp_path / "image", [tar_of(tools())], {})
     slow = next(path for path in (image / "blobs" / "sha256").iterdir() if path.read_bytes()[:2] == b"\x1f\x8b")
     content = slow.read_bytes()
     slow.unlink()

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -17,6 +16,7 @@ import pytest
 
 from aviato import AsyncClient, AviatoError, AviatoValidationError, Image, PushInfo, Sandbox, SandboxImageError
 from tests.conftest import make_state_dir, remove, start_server
+from tests.images.programs import tools
 from tests.images.real_registry import real_registry
 from tests.images.whole_images import make_layout, tar_of
 
@@ -35,15 +35,7 @@ def _url(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> str:
-    found = shutil.which("busybox")
-    if found is None or b"statically" not in subprocess.run(["file", "-L", found], capture_output=True).stdout:
-        pytest.skip("no static busybox (Debian's package busybox-static) to make an image of")
-    files = {
-        **dict.fromkeys(("bin/", "etc/", "tmp/", "work/"), b""),
-        "bin/busybox": (0o755, 0, 0, Path(found).read_bytes()),
-        **{f"bin/{name}": "busybox" for name in PROGRAMS},
-        "etc/gone": b"gone",
-    }
+    files = {**dict.fromkeys(("bin/", "etc/", "tmp/", "work/"), b""), **tools(*PROGRAMS), "etc/gone": b"gone"}
     config = {"Env": ["PATH=/bin", "WHERE=image"], "WorkingDir": "/work", "Cmd": ["sh"]}
     return f"oci:{make_layout(tmp_path_factory.mktemp('layout') / 'image', [tar_of(files)], config)}"
 

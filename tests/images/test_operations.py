@@ -15,12 +15,12 @@ import pytest
 
 import aviato
 from aviato import AsyncClient, AviatoAuthenticationError, AviatoValidationError, Sandbox, SandboxImageError, Session
-from aviato.server.backends.local import binary
 from aviato.server.service.images import REMEMBERED_SECONDS
 from tests.conftest import make_state_dir, remove, start_server
 from tests.images.faulty_registry import faulty_registry
 from tests.images.layouts import Image
 from tests.images.layouts import tar_of as packed
+from tests.images.programs import one_program
 from tests.images.slow_registry import SlowRegistry
 from tests.images.whole_images import ARCHITECTURE, make_layout, tar_of
 
@@ -47,9 +47,7 @@ def _url(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def layout(tmp_path: Path) -> str:
     """An image of its own, with one program."""
-    program = Path(binary.found()).read_bytes()
-    files = {"program": (0o755, 0, 0, program), "work/": b"", "name": str(tmp_path).encode()}
-    return f"oci:{make_layout(tmp_path / 'image', [tar_of(files)], CONFIG)}"
+    return one_program(tmp_path / "image", {"work/": b"", "name": str(tmp_path).encode()}, CONFIG)
 
 
 def of(work: Any) -> Any:
@@ -451,9 +449,7 @@ def test_python_means_what_is_here(server: Any, tmp_path: Path, monkeypatch: pyt
     """An image of the name that was pulled, else an interpreter of the machine."""
     minor = sys.version_info.minor
     name, directory = f"python:3.{minor}", make_state_dir()
-    program = Path(binary.found()).read_bytes()
-    image = make_layout(tmp_path / "image", [tar_of({"program": (0o755, 0, 0, program)})], {})
-    with SlowRegistry(f"oci:{image}", path="library/python", tag=f"3.{minor}") as registry:
+    with SlowRegistry(one_program(tmp_path / "image"), path="library/python", tag=f"3.{minor}") as registry:
         registry.free.set()
         running = start_server(directory, registry_mirror=f"docker.io={registry.host}")
         try:

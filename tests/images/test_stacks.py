@@ -11,6 +11,7 @@ import pytest
 
 from aviato.server.backends.local import plan
 from aviato.server.images.resolved import ResolvedImage
+from tests.images.programs import busybox
 
 pytestmark = pytest.mark.anyio
 
@@ -20,12 +21,9 @@ PROGRAMS = ("cat", "chmod", "find", "grep", "ln", "ls", "mkdir", "mv", "rm", "sh
 @pytest.fixture
 def base(tmp_path):
     """The lowest layer: busybox, and nothing else."""
-    found = shutil.which("busybox")
-    if found is None or b"statically" not in subprocess.run(["file", "-L", found], capture_output=True).stdout:
-        pytest.skip("no static busybox (Debian's package busybox-static) to make an image of")
     root = tmp_path / "0"
     (root / "bin").mkdir(parents=True)
-    shutil.copy(found, root / "bin" / "busybox")
+    shutil.copy(busybox(), root / "bin" / "busybox")
     for name in PROGRAMS:
         (root / "bin" / name).symlink_to("busybox")
     return root

@@ -13,10 +13,9 @@ import pytest
 
 import aviato
 from aviato import AsyncClient, Sandbox
-from aviato.server.backends.local import binary
 from aviato.server.backends.local.left import REST_SECONDS
 from tests.conftest import RunningServer
-from tests.images.whole_images import make_layout, tar_of
+from tests.images.programs import one_program
 
 NAMES = ("program", "name", "work", "etc", "proc", "dev", "run", "sys", "tmp", "root", "workspace")
 
@@ -40,13 +39,10 @@ class Made:
 
     def __call__(self, **files: Any) -> str:
         self._count += 1
-        of_all = {
-            "program": (0o755, 0, 0, Path(binary.found()).read_bytes()),
-            "name": f"{self._directory}{self._count}".encode(),
-        }
         named = {name.replace("__", "/"): content for name, content in files.items()}
+        own = {"name": f"{self._directory}{self._count}".encode()}
         config = {"WorkingDir": "/work/deep", "Entrypoint": ["/program"], "Cmd": ["--version"]}
-        return f"oci:{make_layout(self._directory / str(self._count), [tar_of({**of_all, **named})], config)}"
+        return one_program(self._directory / str(self._count), {**own, **named}, config)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import platform
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
@@ -18,7 +18,10 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 
 
-def tar_of(files: Mapping[str, bytes | str | tuple[int, int, int, bytes]]) -> bytes:
+Content: TypeAlias = bytes | str | tuple[int, int, int, bytes]
+
+
+def tar_of(files: Mapping[str, Content]) -> bytes:
     """A layer: paths with what is in them; text is the target of a link, a path that ends with / a directory.
 
     A tuple is mode, uid, gid and content.
