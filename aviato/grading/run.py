@@ -20,7 +20,7 @@ from aviato.grading.separable import check_separable
 from aviato.grading.sizes import check_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
 
     from aviato.core.lifecycle import SandboxHandle
     from aviato.exceptions import AviatoError
@@ -108,12 +108,28 @@ async def _graded(
             await _write(solution, results.contents)
             broken = await stack.enter_async_context(linked(grader, solution, directory))
         await _write(grader, _grader_files(request, results.contents, directory, bool(solutions)))
-        judgement = await judge(grader, request, list(results.contents))
+        judgement = await _unless(broken, judge(grader, request, list(results.contents)))
         if solutions and not judgement.graded.passed:
             await check_crossing(grader, handle.sandbox_id, judgement)
         if broken is not None and broken.done():
             raise broken.result()
     return judgement
+
+
+async def _unless(broken: asyncio.Future[AviatoError] | None, judging: Coroutine[Any, Any, Judgement]) -> Judgement:
+    """The verdict; without a solution's side there is none, and a grader may wait long for one that never came up."""
+    if broken is None:
+        return await judging
+    task = asyncio.get_running_loop().create_task(judging)
+    both: set[asyncio.Future[Any]] = {task, broken}
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise broken.result()
+        return await task
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
 
 
 def _is_linked(request: GradeRequest, results: Results) -> bool:

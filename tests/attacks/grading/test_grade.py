@@ -265,12 +265,12 @@ def test_a_startup_file_that_is_asked_for(sandbox: aviato.Sandbox) -> None:
     assert grade(sandbox, test, results=("pyproject.toml",), allow_startup_files=True).passed
 
 
-def roots_of_checks() -> set[int]:
-    """The ancestors of every process that runs a grader's script."""
+def roots_of(word: bytes) -> set[int]:
+    """The ancestors of every process that has this in its command line."""
     found: set[int] = set()
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdecimal() and b"check.py" in (entry / "cmdline").read_bytes():
+            if entry.name.isdecimal() and word in (entry / "cmdline").read_bytes():
                 pid = int(entry.name)
                 while pid > 1:
                     found.add(pid)
@@ -282,17 +282,21 @@ def roots_of_checks() -> set[int]:
 
 def test_a_lost_grading_sandbox_is_nobodys_fault_inside(server: Any, sandbox: aviato.Sandbox) -> None:
     before = supervisors(server.pid)
+    sandbox.write_file("solution.py", f"import subprocess\nsubprocess.Popen(['sleep', '7321'])\n{RIGHT}".encode()).result()
     slow = b"from solution import double\nwhile True: double(2)\n"
-    for of_the_grader in (True, False):
-        grading = sandbox.grade({"check.py": slow}, CHECK, result_paths=["solution.py"], timeout_seconds=30)
+    for which in ("the grader's", "the solution's as it begins", "the solution's at work"):
+        grading = sandbox.grade({"check.py": slow}, CHECK, result_paths=["solution.py"], timeout_seconds=60)
         deadline = time.monotonic() + 20
-        while not (found := supervisors(server.pid) - before) & (checks := roots_of_checks()):
+        while True:
+            found, checks = supervisors(server.pid) - before, roots_of(b"check.py")
+            if found & checks and (which != "the solution's at work" or found & roots_of(b"7321")):
+                break
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        time.sleep(0.2)
-        os.kill(min(found & checks if of_the_grader else found - checks), signal.SIGKILL)
+        [killed] = found & checks if which == "the grader's" else found - checks
+        os.kill(killed, signal.SIGKILL)
         with pytest.raises(aviato.AviatoError) as caught:
-            grading.result(50)
+            grading.result(20)
         assert caught.value.is_infrastructure
         while supervisors(server.pid) - before:
             assert time.monotonic() < deadline + 20
