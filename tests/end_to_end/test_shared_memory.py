@@ -359,7 +359,9 @@ def test_what_cannot_be_put_there_goes_by_the_socket(
 
 
 def test_who_stops_reading_holds_up_nobody_but_his_own_command(warm: aviato.Sandbox, lent_bytes: list[int]) -> None:
-    process = warm.exec(["sh", "-c", "head -c 30000000 /dev/zero; echo on >&2"])
+    # By writes that fill the pipe: what comes in pieces smaller than that goes by the socket, and may be all that ever comes
+    # before process 1 waits for the reader.
+    process = warm.exec(["sh", "-c", "dd if=/dev/zero bs=1000000 count=30 status=none; echo on >&2"])
     pieces = process.stdout.raw()
     seen = len(next(pieces))
     assert _until(lambda: bool(lent_bytes))
