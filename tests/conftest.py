@@ -63,6 +63,19 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(4, os.cpu_count() or 1)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A part of the tests in order for each worker, and half of what another has left when it is done with its own.
+
+    By xdist's own choice tests come two at a time towards the end, and what a module shares is made by each worker.
+    """
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> Generator[None, Any, Any]:
     """Mark rows while all rows of a test are there, also those that `--last-failed` leaves out."""

@@ -129,14 +129,23 @@ def an_engine(directory: Path) -> Iterator[Engine]:
             raise NoEngineError(f"DOCKER_HOST is {address}, and the backend needs an engine of this machine")
         yield Engine(address)
         return
+    check_starts()
+    with start_dockerd(directory) as engine:
+        yield engine
+
+
+def check_starts() -> None:
+    """That an engine of our own can be started here.
+
+    Raises:
+        NoEngineError: why not.
+    """
     if "PYTEST_XDIST_WORKER" in os.environ:
         raise NoEngineError("each worker would start an engine of its own: set DOCKER_HOST, or leave out -n")
     if shutil.which("dockerd") is None:
         raise NoEngineError("neither DOCKER_HOST nor dockerd is there: apt install docker.io")
     if os.geteuid() != 0:
         raise NoEngineError("DOCKER_HOST is not set, and only root starts a dockerd")
-    with start_dockerd(directory) as engine:
-        yield engine
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import tempfile
 import time
@@ -94,9 +93,16 @@ def test_a_container_that_is_killed_is_no_verdict(make_docker: Callable[..., Any
     assert verdict.result()[0].passed is True  # By another sandbox.
 
 
+@pytest.fixture
+def _starts_engines() -> None:
+    try:
+        engines.check_starts()
+    except engines.NoEngineError as why:
+        pytest.skip(str(why))
+
+
+@pytest.mark.usefixtures("_starts_engines")
 def test_an_engine_that_is_restarted(make_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    if os.geteuid() != 0 or shutil.which("dockerd") is None:
-        pytest.skip("only root starts a dockerd")
     with tempfile.TemporaryDirectory(prefix="aviato-engine-", ignore_cleanup_errors=True) as directory:
         with engines.start_dockerd(Path(directory)) as own:
             own.make_image(SMALL, engines.busybox_root())
@@ -111,11 +117,8 @@ def test_an_engine_that_is_restarted(make_server: Callable[..., Any], monkeypatc
             assert session.sandbox().exec(["echo", "again"]).result().stdout == "again\n"
 
 
-def test_an_engine_that_goes_away(
-    make_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, soon_given_up: None
-) -> None:
-    if os.geteuid() != 0 or shutil.which("dockerd") is None:
-        pytest.skip("only root starts a dockerd")
+@pytest.mark.usefixtures("_starts_engines", "soon_given_up")
+def test_an_engine_that_goes_away(make_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(prefix="aviato-engine-", ignore_cleanup_errors=True) as directory:
         try:
             with engines.start_dockerd(Path(directory)) as own:
