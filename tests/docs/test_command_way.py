@@ -16,7 +16,7 @@ from tests.conftest import in_interpreter, make_state_dir, remove, start_server
 ROOT = Path(__file__).resolve().parents[2]
 MOST = 103
 """Functions of client and server together. More is a way that has become longer: say why, or make another step less."""
-SPANS = 7
+SPANS = 5
 QUIET_SECONDS = 0.3
 """So long after a command all that is told or put on record of it later was."""
 AFTER_NANOSECONDS = 50_000_000

@@ -20,7 +20,7 @@ from tests.matrices import every
 STEPS = 4
 SHOWN = "cat /srv/log; cksum </srv/large | cmp - /srv/sum && echo whole"
 ALL = [(after, sig) for after in range(2 * STEPS) for sig in (signal.SIGKILL, signal.SIGTERM)]
-POINTS = every(6, ALL)
+POINTS = every(9, ALL)
 
 
 def image(mark: str) -> Image:
@@ -69,7 +69,7 @@ with aviato.Session() as session:
 """
 
 
-@pytest.mark.parametrize("after", every(4, range(2 * STEPS)))
+@pytest.mark.parametrize("after", every(8, range(2 * STEPS)))
 def test_the_next_client_goes_on_with_what_a_killed_one_has_built(
     make_server: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, after: int
 ) -> None:
@@ -95,7 +95,7 @@ def test_the_next_client_goes_on_with_what_a_killed_one_has_built(
 
 @pytest.mark.parametrize(
     ("after_seconds", "sig", "busy"),
-    every(9, [(0.02 * n, s, busy) for busy in (False, True) for n in range(4) for s in (signal.SIGKILL, signal.SIGTERM)]),
+    every(16, [(0.02 * n, s, busy) for busy in (False, True) for n in range(4) for s in (signal.SIGKILL, signal.SIGTERM)]),
 )
 def test_children_of_a_fork_whose_server_dies(
     make_server: Any, monkeypatch: pytest.MonkeyPatch, after_seconds: float, sig: signal.Signals, busy: bool

@@ -520,7 +520,7 @@ asyncio.run(store.pull(sys.argv[2]))
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("parts", [6, *deep([40])])
+@pytest.mark.parametrize("parts", [3, *deep([40])])
 async def test_a_process_that_is_killed_at_any_moment(tmp_path, parts):
     """Wherever that is: what is there is whole, and the pull of another one ends with all of it."""
     store = ImageStore(tmp_path / "store", Unpacking(binary.found, owners=False))
