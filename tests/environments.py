@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 from aviato.server.images.interpreters import Interpreter, choose_default, find_interpreters
 
 
+@cache
 def interpreter() -> Interpreter:
     """The Python of sandboxes that ask for none."""
     found = choose_default(find_interpreters())

@@ -102,12 +102,16 @@ def test_shared_work_goes_on(program):
     code = """
         async def begin():
             say("begun")
-            return await asyncio.sleep(0.5, "value")
+            while not seen:
+                await asyncio.sleep(0.01)
+            return "value"
+        seen = []
         ref = start(begin(), shared=True)
         try:
             ref.result()
         except KeyboardInterrupt:
             say("interrupted", ref.done())
+            seen.append("it")
         say(ref.result())
     """
     assert interrupted(program, code) == ["interrupted False", "value"]
