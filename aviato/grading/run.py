@@ -129,7 +129,7 @@ async def _unless(broken: asyncio.Future[AviatoError] | None, judging: Coroutine
         return await task
     finally:
         task.cancel()
-        await asyncio.wait({task})
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _is_linked(request: GradeRequest, results: Results) -> bool:
