@@ -47,10 +47,14 @@ async def registry():
         yield running
 
 
-@pytest.fixture
-async def store(tmp_path):
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory):
     image = Image(tar_of({"bin/sh": b"#!", "data": hash_stream(600_000)}), tar_of({"etc/x": b"x" * 1000}))
-    layout = write_layout(tmp_path / "layout", {"v1": image})
+    return write_layout(tmp_path_factory.mktemp("pushed") / "layout", {"v1": image})
+
+
+@pytest.fixture
+async def store(tmp_path, layout):
     made = ImageStore(tmp_path / "store", Unpacking(binary.found), pack=Packing(binary.found), patience=QUICK)
     await made.pull(f"oci:{layout}:v1")
     made.name(f"oci:{layout}:v1", "tasks/one:1")

@@ -9,6 +9,7 @@ import json
 import socket
 import time
 from email.utils import formatdate
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ def store(tmp_path):
     return ImageStore(tmp_path / "store", unpack_by_tarfile, patience=QUICK)
 
 
+@cache
 def image(size=300_000):
     # Bytes that do not compress, so that a layer's blob is as large as it.
     return Image(tar_of({"bin/sh": b"#!", "data": bytes(hash_stream(size))}))
