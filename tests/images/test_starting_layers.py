@@ -13,9 +13,11 @@ import pytest
 
 import aviato
 from aviato import AsyncClient, Sandbox
+from aviato.server.backends.local import binary
 from aviato.server.backends.local.left import REST_SECONDS
 from tests.conftest import RunningServer
 from tests.images.programs import one_program
+from tests.images.whole_images import make_layout, tar_of
 
 NAMES = ("program", "name", "work", "etc", "proc", "dev", "run", "sys", "tmp", "root", "workspace")
 
