@@ -59,7 +59,7 @@ def test_the_source_of_a_bad_one_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_endpoints(url: str, tcp: bool, secure: bool, loopback: bool) -> None:
     found = endpoint(url)
-    assert (found.is_tcp, found.is_secure, found.is_loopback) == (tcp, secure, loopback)
+    assert (found.socket_path is None, found.is_secure, found.is_loopback) == (tcp, secure, loopback)
     assert not found.origin.endswith("/")
 
 
