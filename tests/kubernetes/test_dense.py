@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shutil
 import subprocess
@@ -107,6 +108,13 @@ def servers(cluster: Cluster, server_image, request, monkeypatch):
         yield Servers(namespace, getattr(request, "param", "dense"), server_image)
 
 
+BPF = """
+import ctypes, platform
+ctypes.CDLL(None, use_errno=True).syscall(321 if platform.machine() == "x86_64" else 280, -1, 0, 0)
+print(ctypes.get_errno())
+"""
+
+
 def status(url: str, path: str, key: str) -> int:
     """Of the answer to a key."""
     request = urllib.request.Request(f"{url}/v1/{path}", headers={"Authorization": f"Bearer {key}"})
@@ -137,6 +145,10 @@ def test_a_pod_serves_many_sandboxes(servers):
     ]
     assert asked == [200, 401, 200, 401], "the key of probes opens what it is for, and nothing else"
     assert servers.status("Seccomp") == ("2" if servers.overlay == "dense-seccomp" else "0")
+    if servers.overlay == "dense-seccomp":
+        # Of who execs into the pod, who has the capability: the filter is what refuses it.
+        said = servers.namespace.kubectl("exec", "aviato-0", "--", "python3", "-c", BPF)
+        assert said == f"{errno.EPERM}\n"
     with sessions(url) as session:
         sandboxes = [session.sandbox() for _ in range(60)]
         said = {
@@ -148,6 +160,8 @@ def test_a_pod_serves_many_sandboxes(servers):
             ["sh", "-c", "useradd --create-home bob && su bob -c 'id -un; touch ~/file; stat -c %U ~/file'"]
         )
         assert users.result().stdout.split() == ["bob", "bob"], users.result().stderr
+        looked = "cat /etc/aviato/keys || ls /run/secrets /opt/aviato/private /var/lib/aviato || printenv AVIATO_STATE_DIR"
+        assert sandboxes[1].exec(["sh", "-c", looked]).result().stdout == "", "the server's own are not to be seen"
         task = Task(code="def double(n):\n    return 2 * n\n", tests=["assert double(2) == 4", "assert double(0) == 0"])
         wrong = Task(code="def double(n):\n    return n\n", tests=["assert double(2) == 4"])
         rewards = [one.reward() for one in evaluate([task, wrong] * 8, session=session, progress=False).result()]
