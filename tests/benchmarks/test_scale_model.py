@@ -53,3 +53,23 @@ def test_ten_thousand(load: Any) -> None:
     assert more.pods == 4 * more.nodes and more.start_seconds < dense.start_seconds
     with pytest.raises(ValueError, match="holds no sandbox"):
         model.predict(model.Need(node_bytes=2**20))
+
+
+def test_the_guide_has_its_figures(load: Any) -> None:
+    model = load("scale_model")
+    dense, each = model.predict(model.Need(pods_a_node=4)), model.predict(model.Need(pods_a_node=0))
+    page = (Path(BENCHMARKS).parent / "docs" / "guides" / "kubernetes.md").read_text()
+    rows = {
+        cells[1].strip(): [cell.strip() for cell in cells[2:4]]
+        for line in page.splitlines()
+        if len(cells := line.split("|")) == 5
+    }
+    assert rows["nodes"] == [f"{dense.nodes}", f"{each.nodes} (110 pods a node)"]
+    assert rows["pods"] == [f"{dense.pods}", f"{each.pods:,}"]
+    overhead = next(cells for name, cells in rows.items() if name.startswith("memory beside"))
+    assert overhead == [model.shown("overhead_bytes", way.overhead_bytes) for way in (dense, each)]
+    requests = next(cells for name, cells in rows.items() if name.startswith("requests to the cluster"))
+    assert requests == [model.shown("api_requests", way.api_requests) for way in (dense, each)]
+    seconds = next(cells for name, cells in rows.items() if name.startswith("seconds until"))
+    assert seconds[0] == model.shown("start_seconds", dense.start_seconds)
+    assert seconds[1].startswith(f"{model.shown('start_seconds', each.start_seconds)},")
