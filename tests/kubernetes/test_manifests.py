@@ -82,3 +82,11 @@ def test_the_profile_allows_what_makes_sandboxes_and_little_else():
     assert {"move_mount", "open_tree", "mount_setattr", "seccomp", "landlock_create_ruleset"} <= allowed
     assert {"bpf", "kexec_load", "init_module", "reboot", "perf_event_open", "io_uring_setup", "open_by_handle_at"} <= refused
     assert {"keyctl", "swapon", "settimeofday", "userfaultfd"} <= refused
+
+
+def test_who_may_ask_needs_one_label():
+    """As the guide has it: a pod of the namespace, whatever else it is called."""
+    for overlay in ("dense", "pods"):
+        policy = of_kind(built(DEPLOY / "overlays" / overlay), "NetworkPolicy")
+        (rule,) = policy["spec"]["ingress"]
+        assert rule["from"] == [{"podSelector": {"matchLabels": {"aviato.client": "true"}}}]
