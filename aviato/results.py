@@ -238,7 +238,7 @@ class Snapshot(Suggesting):
     sandbox_id: str
     image: str
     image_id: str
-    size_bytes: int | None
+    size_bytes: int | None = field(compare=False)  # It may be told of the same one before and after it is known.
     created_at: float
     expires_at: float | None = None
 

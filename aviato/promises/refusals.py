@@ -32,9 +32,11 @@ def _grade(session: Session) -> None:
 
 ASKED: dict[Capability, tuple[Callable[[Session], Any], ...]] = {
     Capability.PORTS: (lambda session: session.sandbox(ports=[8000]).wait(),),
-    Capability.EGRESS: (
-        lambda session: session.sandbox(network=NetworkOptions(egress_mode="internet")).wait(),
-        lambda session: session.sandbox(network=NetworkOptions(egress_mode=["example.org"])).wait(),
+    Capability.EGRESS: (lambda session: session.sandbox(network=NetworkOptions(egress_mode=["example.org"])).wait(),),
+    Capability.INTERNET: (lambda session: session.sandbox(network=NetworkOptions(egress_mode="internet")).wait(),),
+    Capability.PLACES: (
+        lambda session: session.sandbox(runway_ids=["no-such-place"]).wait(),
+        lambda session: session.sandbox(tower_ids=["no-such-place"]).wait(),
     ),
     Capability.LOCAL_SOCKETS: (_grade,),
     Capability.MOUNTED_FILES: (
@@ -73,13 +75,6 @@ def test_what_is_not_declared(session: Session, declared: Declared, capability: 
         said = str(caught.value)
         assert f"'{capability.value}'" in said and (repr(declared.backend) in said or "this server's backend" in said)
         assert not caught.value.is_infrastructure
-
-
-@pytest.mark.parametrize("name", ["runway_ids", "tower_ids"])
-def test_a_place_that_there_is_not(session: Session, name: str) -> None:
-    """Pools and nodes that there are not are refused by name."""
-    with pytest.raises(aviato.AviatoValidationError, match="no-such-place"):
-        session.sandbox(**{name: ["no-such-place"]}).wait()  # type: ignore[arg-type]
 
 
 def test_a_runtime(session: Session) -> None:

@@ -175,10 +175,11 @@ def test_ids_are_not_shared():
 
 
 def test_unknown_backends():
-    for name in ("kubernetes", "nonsense", ""):
+    for name in ("nomad", "nonsense", ""):
         with pytest.raises(AviatoValidationError) as caught:
             make_backend(name)
-        assert str(caught.value) == (f"there is no backend {name!r}; there are 'docker', 'landlock', 'local', or MODULE:CLASS")
+        known = "'docker', 'kubernetes', 'landlock', 'local', or MODULE:CLASS"
+        assert str(caught.value) == f"there is no backend {name!r}; there are {known}"
 
 
 def test_the_registry_makes_the_local_one(tmp_path):

@@ -44,7 +44,7 @@ WRONG = [
     (
         "AVIATO_BACKEND",
         "nope",
-        "there is no such backend; there are 'docker', 'landlock', 'local', or MODULE:CLASS",
+        "there is no such backend; there are 'docker', 'kubernetes', 'landlock', 'local', or MODULE:CLASS",
     ),
     ("AVIATO_MAX_SANDBOXES", "many", "it must be a valid integer"),
     ("AVIATO_SETTINGS_FILE", "/nope.toml", "the file cannot be read: No such file or directory"),

@@ -84,4 +84,6 @@ def test_every_check_is_run_and_says_what_it_holds() -> None:
 
 def test_every_capability_is_asked_for() -> None:
     asked = {capability for check in checks().values() for capability in getattr(check, "needs", ())}
-    assert asked | {Capability.PACKAGES} == set(ASKED) == set(WITHOUT) == set(Capability)
+    assert (
+        asked | {Capability.PACKAGES, Capability.INTERNET, Capability.PLACES} == set(ASKED) == set(WITHOUT) == set(Capability)
+    )

@@ -201,6 +201,7 @@ class Switches:
 class FakeBackend(Backend):
     name = "fake"
     capabilities = frozenset(Capability) - {
+        Capability.PLACES,
         *(Capability.PACKAGES, Capability.IMAGE_STORE, Capability.SNAPSHOTS, Capability.POOLS),
     }
 

@@ -77,7 +77,7 @@ class SandboxSpec:
     network: str = "none"
     """The egress mode, for backends that bring it about by their own means."""
     runway_ids: tuple[str, ...] = ()
-    """Pools, of which it is to be in one."""
+    """Pools, of which it is to be in one; with `Capability.PLACES`."""
     tower_ids: tuple[str, ...] = ()
     """Nodes, of which it is to be on one."""
     record: str | None = field(default=None, repr=False)
@@ -109,10 +109,6 @@ class Backend(ABC):
     """One kind of place where sandboxes run."""
 
     name: str
-    runway_ids: frozenset[str] | None = frozenset({"local"})
-    """The pools that sandboxes can be placed in; one machine has one of each. None: the backend finds out."""
-    tower_ids: frozenset[str] | None = frozenset({"local"})
-    """The nodes that sandboxes can be placed on."""
     start_seconds: float = 60.0
     """How long a sandbox may be on its way."""
     shares_sandboxes = False

@@ -11,6 +11,7 @@ class Capability(StrEnum):
     PORTS = "ports"
     EGRESS = "egress"
     INTERNET = "internet"
+    PLACES = "places"
     LOCAL_SOCKETS = "local_sockets"
     MOUNTED_FILES = "mounted_files"
     WORKING_DIR = "working_dir"
@@ -24,8 +25,9 @@ class Capability(StrEnum):
 
 WITHOUT: dict[Capability, str] = {
     Capability.PORTS: "nothing outside can connect to what listens in its sandboxes",
-    Capability.EGRESS: "its sandboxes have no way to the network, so that it knows 'none' alone",
-    Capability.INTERNET: "its sandboxes cannot reach public addresses, so that it knows 'none' alone",
+    Capability.EGRESS: "it holds its sandboxes to no list of hosts",
+    Capability.INTERNET: "its sandboxes have no way to public addresses",
+    Capability.PLACES: "all of its sandboxes are in the pool and on the node 'local'",
     Capability.LOCAL_SOCKETS: "programs in its sandboxes cannot connect to each other",
     Capability.MOUNTED_FILES: "its sandboxes have no root directory of their own in which that path could be",
     Capability.WORKING_DIR: "its sandboxes have no root directory of their own in which that path could be",

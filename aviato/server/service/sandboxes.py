@@ -387,9 +387,8 @@ class Sandboxes:
         await self._backend.check_packages(packages, image, registered=registered)
 
     def _network_of(self, request: CreateSandbox) -> Capability:
-        """What the backend needs for the way out: to bring public addresses about by its own means is enough for those."""
-        own = request.egress_mode == "internet" and Capability.INTERNET in self._backend.capabilities
-        return Capability.INTERNET if own else Capability.EGRESS
+        """What the backend needs for its way out."""
+        return Capability.INTERNET if request.egress_mode == "internet" else Capability.EGRESS
 
     def _check(self, request: CreateSandbox) -> None:
         violations: dict[str, str] = {}
@@ -402,12 +401,10 @@ class Sandboxes:
         longest = self._settings.max_detached_lifetime
         if request.detached and (request.max_lifetime_seconds or 0.0) > longest:
             violations["max_lifetime_seconds"] = f"at most {longest:g} for a detached sandbox on this server"
-        for name, wanted, there in (
-            ("runway_ids", request.runway_ids, self._backend.runway_ids),
-            ("tower_ids", request.tower_ids, self._backend.tower_ids),
-        ):
-            if wanted and there is not None and there.isdisjoint(wanted):
-                violations[name] = f"none of {wanted!r} is here; there is {', '.join(map(repr, sorted(there)))}"
+        if Capability.PLACES not in self._backend.capabilities:
+            for name, wanted in (("runway_ids", request.runway_ids), ("tower_ids", request.tower_ids)):
+                if wanted and "local" not in wanted:
+                    violations[name] = f"none of {wanted!r} is here: {lacks(self._backend.name, Capability.PLACES)}"
         if request.mounted_files:
             check_mounts([(file.mount_path, file.size_bytes) for file in request.mounted_files])
         if len(set(request.ports)) < len(request.ports):

@@ -55,7 +55,9 @@ class DockerBackend(PlacedBackend):
     """
 
     name = "docker"
-    capabilities = frozenset(Capability) - {Capability.PACKAGES, Capability.IMAGE_STORE, Capability.SNAPSHOTS}
+    capabilities = frozenset(Capability) - {
+        *(Capability.PLACES, Capability.PACKAGES, Capability.IMAGE_STORE, Capability.SNAPSHOTS)
+    }
     unkept_promises = UNKEPT
 
     def __init__(self, directory: Path, *, default_image: str = DEFAULT_IMAGE, address: str | None = None) -> None:

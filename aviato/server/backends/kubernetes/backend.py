@@ -73,11 +73,15 @@ class KubernetesBackend(Backend):
     """
 
     name = "kubernetes"
-    runway_ids = None
-    tower_ids = None
     capabilities = frozenset(
         {
-            *(Capability.INTERNET, Capability.LOCAL_SOCKETS, Capability.MOUNTED_FILES, Capability.WORKING_DIR),
+            *(
+                Capability.INTERNET,
+                Capability.PLACES,
+                Capability.LOCAL_SOCKETS,
+                Capability.MOUNTED_FILES,
+                Capability.WORKING_DIR,
+            ),
             *(Capability.IMAGES, Capability.POOLS),
         }
     )

@@ -80,7 +80,7 @@ class LocalBackend(PlannedBackend):
     """
 
     name = "local"
-    capabilities = frozenset(Capability)
+    capabilities = frozenset(Capability) - {Capability.PLACES}
     ids = subordinate.IDS
     """So many a sandbox is to have, where there are as many for each."""
 
