@@ -819,6 +819,14 @@ impl Commands {
 
     // -- too much memory --------------------------------------------------------------------------------------------------
 
+    /// A command has ended so: because the kernel killed something at the limit of memory?
+    fn look_for_kills(&mut self, number: u64, status: Status) {
+        if self.group.is_some() {
+            let killed = self.by_number.get(&number).and_then(|command| command.tag);
+            self.blame(killed.filter(|_| status == Status::Killed(sys::SIGKILL)));
+        }
+    }
+
     /// If the kernel has killed a process for its memory, the rest of its command goes the same way.
     pub fn blame(&mut self, killed: Option<u64>) {
         let is_running = |command: &&Command| command.is_running();
@@ -887,11 +895,7 @@ impl Commands {
                 self.news.lost_subreaper = true;
             }
             if let Some(number) = self.by_pid.remove(&pid) {
-                if self.group.is_some() {
-                    // Because the kernel killed something at the limit of memory?
-                    let killed = self.by_number.get(&number).and_then(|command| command.tag);
-                    self.blame(killed.filter(|_| status == Status::Killed(sys::SIGKILL)));
-                }
+                self.look_for_kills(number, status);
                 self.reaped(number, status, usage, looper, processes);
             }
         }
@@ -931,6 +935,7 @@ impl Commands {
     pub fn subreaper_told(&mut self, number: u64, looper: &mut EventLoop, processes: &Processes) {
         let heard = self.by_number.get_mut(&number).and_then(|command| command.hear_subreaper(looper));
         if let Some((status, usage)) = heard {
+            self.look_for_kills(number, status);
             self.reaped(number, status, usage, looper, processes);
         }
     }
