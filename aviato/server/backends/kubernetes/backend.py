@@ -86,7 +86,7 @@ class KubernetesBackend(Backend):
         }
     )
     shares_sandboxes = True
-    creates_at_once = 64
+    creates_at_once = 24
     unkept_promises = UNKEPT
 
     def __init__(self, directory: Path, *, default_image: str = DEFAULT_IMAGE, options: ClusterOptions | None = None) -> None:

@@ -28,8 +28,8 @@ Object = dict[str, Any]
 
 SECONDS = 30.0
 """So long an API server may take for one answer."""
-PATIENCE_SECONDS = 20.0
-"""How long a request is repeated that an API server has not taken."""
+PATIENCE_SECONDS = 120.0
+"""How long a request is repeated that an API server has not taken: one that is overloaded comes to it."""
 AGAIN_SECONDS = 0.2
 MOST_AT_ONCE = 64
 """Requests on their way."""
