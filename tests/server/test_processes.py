@@ -208,9 +208,10 @@ def test_a_port_needs_a_key_which_is_made_and_shown_once(serve, state):
         (["--port", "99999"], "port"),
         (
             ["--backend", "nonsense"],
-            "--backend is 'nonsense': there is no such backend; there are 'docker', 'landlock', 'local', or MODULE:CLASS",
+            "--backend is 'nonsense': there is no such backend; there are 'docker', 'kubernetes', 'landlock', 'local', "
+            "or MODULE:CLASS",
         ),
-        (["--backend", "kubernetes"], "--backend is 'kubernetes': there is no such backend"),
+        (["--backend", "nomad"], "--backend is 'nomad': there is no such backend"),
         (["--host", "127.0.0.1"], "--host 127.0.0.1 says where to listen, but no port is given: give --port N"),
         (["--state-dir", "relative"], "--state-dir is 'relative': it must be an absolute path"),
         (["--state-dir", "/dev/null/x"], "--state-dir is '/dev/null/x': "),

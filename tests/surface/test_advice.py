@@ -330,6 +330,7 @@ ELSEWHERE = {
     "W&B": "needs an account",
     "and a server needs": "tests/cli/test_process_limits.py",
     "run the server on another machine": "tests/backends/test_probe.py: of places that are not here",
+    "set KUBECONFIG to a kubeconfig file": "tests/backends/test_pod_probe.py",
     "it says what to repair": "tests/backends/test_probe.py: of places that are not here",
 }
 """Part of an advice → where it is followed instead, or why it is not."""
