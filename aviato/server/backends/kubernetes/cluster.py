@@ -132,8 +132,9 @@ class Cluster:
                     )
                     own = await asyncio.to_thread(_read, "/var/run/secrets/kubernetes.io/serviceaccount/namespace")
             if own is None:
-                await config.load_kube_config(context=context, client_configuration=configuration)
-                own = await asyncio.to_thread(_namespace_of, config, context)
+                file = os.environ.get("KUBECONFIG") or None
+                await config.load_kube_config(config_file=file, context=context, client_configuration=configuration)
+                own = await asyncio.to_thread(_namespace_of, config, file, context)
         except (config.ConfigException, OSError, ValueError, TypeError) as error:
             raise NoCluster(str(error) or type(error).__name__) from error
         configuration.connection_pool_maxsize = 0  # What is at once is bounded here; watches and ways to pods stay open.
@@ -407,7 +408,7 @@ def _read(path: str) -> str:
         return file.read().strip()
 
 
-def _namespace_of(config: Any, context: str | None) -> str:
-    contexts, active = config.list_kube_config_contexts()
+def _namespace_of(config: Any, file: str | None, context: str | None) -> str:
+    contexts, active = config.list_kube_config_contexts(config_file=file)
     named = active if context is None else next(one for one in contexts if one["name"] == context)
     return str(named["context"].get("namespace") or "default")
