@@ -98,6 +98,7 @@ def test_a_build_is_pushed_and_pulled(layout: str, tmp_path: Path) -> None:
 
 
 def test_a_directory(layout: str, tmp_path: Path) -> None:
+    of(lambda client: client.pull_image(layout))
     done = cli("export", layout, str(tmp_path / "out"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert sorted(os.listdir(tmp_path / "out")) == ["blobs", "index.json", "oci-layout"]
