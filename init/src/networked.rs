@@ -13,7 +13,7 @@ use crate::carried;
 use crate::confine::Failure;
 use crate::errors::Variables;
 use crate::json::{self, Value};
-use crate::newcomers::{self, Newcomer, Newcomers, Progress, PATIENCE_SECONDS};
+use crate::newcomers::{self, Newcomer, Newcomers, Progress, MOST, PATIENCE_SECONDS};
 use crate::supervisor::{Descent, Descriptors, Supervisor, Surroundings};
 use crate::sys;
 use crate::zygote::{descent_of, hexadecimal, say_failed};
@@ -25,7 +25,6 @@ const CLUSTERS_OWN: &[u8] = b"KUBERNETES_";
 const MOST_PLAN_BYTES: usize = 1 << 20;
 /// So long it waits for the first server.
 const FIRST_SECONDS: u64 = 600;
-const MOST_AT_ONCE: usize = 16;
 /// With it process 1 ends where no server came.
 pub const ORPHANED: i32 = 83;
 /// With it process 1 ends where its plan failed.
@@ -137,7 +136,7 @@ fn first(listener: &OwnedFd, key: &[u8]) -> (OwnedFd, Value) {
         }
         if readable[0] {
             if let Ok(newcomer) = sys::accept(listener).and_then(Newcomer::new) {
-                if waiting.len() >= MOST_AT_ONCE {
+                if waiting.len() >= MOST {
                     waiting.remove(0);
                 }
                 waiting.push((newcomer, Instant::now()));

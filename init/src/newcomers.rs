@@ -15,7 +15,7 @@ const NONCE_BYTES: usize = 32;
 const SAID_BYTES: usize = 1 + NONCE_BYTES + DIGEST_BYTES;
 const CONTROL: u8 = b'c';
 /// So many are heard at once; the oldest goes for a newer one.
-const MOST: usize = 16;
+pub const MOST: usize = 16;
 /// So long one may take.
 pub const PATIENCE_SECONDS: f64 = 10.0;
 

@@ -78,11 +78,8 @@ class DockerBackend(PlacedBackend):
 
     async def open(self) -> None:
         """See `Backend`."""
-        failed = local_probe.first_failure(await self._look())
-        if failed is not None:
-            remedy = f"; to repair it: {failed.remedy}" if failed.remedy else ""
-            message = f"sandboxes cannot run in containers here: {failed.name}: {failed.detail}{remedy}"
-            raise SandboxUnavailableError(message, reason="cannot_run", retryable=False)
+        if (error := local_probe.cannot_run(await self._look(), "in containers here")) is not None:
+            raise error
         self._claim = await in_thread(self._claimed)
 
     async def close(self) -> None:

@@ -7,20 +7,25 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from aviato.exceptions import SandboxImageError
 from aviato.server.backends.docker.engine import EngineError
+from aviato.server.images.engine_images import Refusals, named
 from aviato.server.images.image_config import ImageConfig
 from aviato.server.images.image_errors import image_error, quoted
 from aviato.server.images.oci_reference import id_prefix, parse_oci_reference
 from aviato.server.images.pull_words import reason_of
 from aviato.server.images.registry_credentials import find_credentials
 from aviato.server.images.resolved import ResolvedImage
-from aviato.wire.ids import SNAPSHOT_ID
 
 if TYPE_CHECKING:
+    from aviato.exceptions import SandboxImageError
     from aviato.server.backends.docker.engine import Engine
 
-HOST = "host"
+REFUSALS = Refusals(
+    backend="docker",
+    host="a container has no files of the machine",
+    directory="make an image of the directory: tar -C DIR -c . | docker import - NAME",
+    archive="has the images of its engine, which docker load and docker pull fill",
+)
 REMEDIES = {
     "too_many_requests": "log in to the registry, or name a mirror in the engine's settings",
     "disk_full": "docker image prune",
@@ -49,21 +54,7 @@ class EngineImages:
         Raises:
             SandboxImageError: no container can be made of it.
         """
-        if reference == HOST:
-            why = "a container has no files of the machine; name an image, or none for this server's"
-            raise SandboxImageError(f"image {HOST!r}: {why} {self._default!r} (default_image)", reason="image_not_here")
-        named = self._default if reference is None else reference
-        if named.startswith("dir:"):
-            remedy = "make an image of the directory: tar -C DIR -c . | docker import - NAME"
-            raise SandboxImageError(f"image {named!r}: the backend 'docker' starts no directories; {remedy}")
-        if SNAPSHOT_ID.fullmatch(named):
-            raise SandboxImageError(f"image {named!r}: the backend 'docker' has no snapshots", reason="image_not_here")
-        if id_prefix(named) is None:
-            parsed = parse_oci_reference(named)
-            if parsed.kind != "registry":
-                why = "the backend 'docker' has the images of its engine, which docker load and docker pull fill"
-                raise SandboxImageError(f"image {named!r}: {why}", reason="image_not_here")
-        return ResolvedImage(reference=named, kind="oci")
+        return ResolvedImage(reference=named(reference, self._default, REFUSALS, by_id=True), kind="oci")
 
     async def fetch(self, engine: Engine, image: ResolvedImage) -> ResolvedImage:
         """The same, once the engine has it.

@@ -95,7 +95,6 @@ class KubernetesBackend(Backend):
         if self._options.security == "root":
             self.capabilities = KubernetesBackend.capabilities | {Capability.USERS}
         self._images = PodImages(default_image)
-        self._default_image = default_image
         self._cluster: Cluster | None = None
         self._pods: Pods | None = None
         self._owner: Object = {}
@@ -112,12 +111,9 @@ class KubernetesBackend(Backend):
 
     async def open(self) -> None:
         """See `Backend`."""
-        failed = local_probe.first_failure(await self._look())
-        if failed is not None:
-            remedy = f"; to repair it: {failed.remedy}" if failed.remedy else ""
-            message = f"sandboxes cannot run in pods here: {failed.name}: {failed.detail}{remedy}"
+        if (unable := local_probe.cannot_run(await self._look(), "in pods here")) is not None:
             await self.close()
-            raise SandboxUnavailableError(message, reason="cannot_run", retryable=False)
+            raise unable
         cluster = self._live_cluster()
         try:
             claim = await cluster.make(cluster.path("configmaps"), objects.claim_map(self._options.claim))
@@ -277,7 +273,6 @@ class KubernetesBackend(Backend):
         """A connection to the process 1 of a pod that is on its way."""
         pods, image_trouble_since = self._live_pods(), None
         asked_events_at = time.monotonic() + 1.0
-        why = "nobody answers in its pod"
         while True:
             state = pods.state(sandbox_id)
             if state is None:
@@ -301,8 +296,7 @@ class KubernetesBackend(Backend):
                     sock.close()
                     raise _did_not_start(sandbox_id, "another server has begun it", "taken")
                 except NotReached as error:
-                    why = str(error)
-                    log.debug("sandbox %s: %s", sandbox_id, why)
+                    log.debug("sandbox %s: %s", sandbox_id, error)
             if time.monotonic() > asked_events_at:
                 asked_events_at = time.monotonic() + 5.0
                 await self._warning(sandbox_id)

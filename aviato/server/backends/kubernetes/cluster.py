@@ -181,7 +181,7 @@ class Cluster:
                     return await self._asked(method, path, body, query, "merge-patch+json" if patch else "json")
             except ClusterError as error:
                 taken = method == "POST" and error.status in (UNREACHABLE, 500, 504)  # It may have been.
-                if error.status not in (UNREACHABLE, 429, 500, 503, 504) or taken:
+                if error.status not in (UNREACHABLE, TOO_MANY, 500, 503, 504) or taken:
                     raise
                 wait = error.retry_after_seconds or AGAIN_SECONDS
                 if time.monotonic() + wait > deadline:

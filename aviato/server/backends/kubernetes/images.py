@@ -6,18 +6,23 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aviato.exceptions import SandboxImageError
+from aviato.server.images.engine_images import Refusals, named
 from aviato.server.images.image_errors import image_error, quoted
 from aviato.server.images.oci_reference import parse_oci_reference
 from aviato.server.images.pull_words import reason_of
 from aviato.server.images.resolved import ResolvedImage
-from aviato.wire.ids import SNAPSHOT_ID
 
 if TYPE_CHECKING:
+    from aviato.exceptions import SandboxImageError
     from aviato.server.backends.kubernetes.pod_state import PodState
     from aviato.server.images.image_errors import Reason
 
-HOST = "host"
+REFUSALS = Refusals(
+    backend="kubernetes",
+    host="a pod has no files of the server's machine",
+    directory="push an image of it",
+    archive="has the images that its nodes can pull; push it to a registry of theirs",
+)
 REMEDIES = {
     "bad_reference": "look how the name is spelt",
     "image_not_here": "load it on the nodes, or name one that they can pull",
@@ -52,19 +57,9 @@ class PodImages:
         Raises:
             SandboxImageError: no pod can be made of it.
         """
-        if reference == HOST:
-            why = "a pod has no files of the server's machine; name an image, or none for this server's"
-            raise SandboxImageError(f"image {HOST!r}: {why} {self._default!r} (default_image)", reason="image_not_here")
-        named = self._default if reference is None else reference
-        if named.startswith("dir:"):
-            raise SandboxImageError(f"image {named!r}: the backend 'kubernetes' starts no directories; push an image of it")
-        if SNAPSHOT_ID.fullmatch(named):
-            raise SandboxImageError(f"image {named!r}: the backend 'kubernetes' has no snapshots", reason="image_not_here")
-        parsed = parse_oci_reference(named)
-        if parsed.kind != "registry":
-            why = "the backend 'kubernetes' has the images that its nodes can pull; push it to a registry of theirs"
-            raise SandboxImageError(f"image {named!r}: {why}", reason="image_not_here")
-        return ResolvedImage(reference=named, kind="oci", image_id=self._found.get(named, parsed.name))
+        found = named(reference, self._default, REFUSALS, by_id=False)
+        image_id = self._found.get(found, parse_oci_reference(found).name)
+        return ResolvedImage(reference=found, kind="oci", image_id=image_id)
 
     def current(self, image: ResolvedImage) -> ResolvedImage:
         """The same by its digest, if that is known by now."""

@@ -144,12 +144,8 @@ class LocalBackend(PlannedBackend):
             self._share_processors(
                 self._zygote
             )  # Before anybody asks: sandboxes of an earlier server may end, and leave theirs.
-        failed = probe.first_failure(self._checks)
-        if failed is not None:
-            remedy = f"; to repair it: {failed.remedy}" if failed.remedy else ""
-            other = next((f"; or else: {check.detail}" for check in self._checks if check.name == probe.WITHOUT_NAMESPACES), "")
-            message = f"sandboxes cannot run on this machine: {failed.name}: {failed.detail}{remedy}{other}"
-            raise SandboxUnavailableError(message, reason="cannot_run", retryable=False)
+        if (unable := probe.cannot_run(self._checks, "on this machine")) is not None:
+            raise unable
 
     async def _program_check(self) -> Check:
         if (said := await asyncio.to_thread(binary.renew)) is not None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aviato.exceptions import SandboxUnavailableError
 from aviato.server.backends.base import Check
 from aviato.server.backends.local import binary, container, facts, groups, landlock_calls, own_ids, subordinate
 from aviato.server.backends.local.limits import limits_of
@@ -242,6 +243,22 @@ def other_backend(checks: list[Check]) -> list[Check]:
 def first_failure(checks: list[Check]) -> Check | None:
     """The required check that failed, if any."""
     return next((check for check in checks if check.required and not check.ok), None)
+
+
+def cannot_run(checks: list[Check], where: str) -> SandboxUnavailableError | None:
+    """The error of a backend for which a required check failed, with what repairs it; None: none did.
+
+    Args:
+        checks: all of them.
+        where: sandboxes would be.
+    """
+    failed = first_failure(checks)
+    if failed is None:
+        return None
+    remedy = f"; to repair it: {failed.remedy}" if failed.remedy else ""
+    other = next((f"; or else: {check.detail}" for check in checks if check.name == WITHOUT_NAMESPACES), "")
+    message = f"sandboxes cannot run {where}: {failed.name}: {failed.detail}{remedy}{other}"
+    return SandboxUnavailableError(message, reason="cannot_run", retryable=False)
 
 
 def _kernel_check(around: Surroundings) -> Check:
