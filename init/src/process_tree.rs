@@ -351,6 +351,12 @@ impl Processes {
         self.told(pid, "stat").map_or(false, |text| matches!(state_in(&text), Some(b'T' | b't')))
     }
 
+    /// Whether the kernel is still ending a process: it carries no tag any more, and whoever counts or lists processes still finds it.
+    fn is_dying(&self, pid: i32) -> bool {
+        let state = self.told(pid, "stat").and_then(|text| state_in(&text));
+        state.map_or(false, |state| !matches!(state, b'Z' | b'X')) && matches!(self.tag_of(pid), Ok(None))
+    }
+
     /// Whether it stands still by a signal. Who stands for its tracer goes on by itself, and would not after a signal of ours.
     fn is_stopped_by_signal(&self, pid: i32) -> bool {
         self.told(pid, "stat").map_or(false, |text| state_in(&text) == Some(b'T'))
@@ -532,7 +538,7 @@ fn signal_each(pids: impl IntoIterator<Item = i32>, number: i32) {
     }
 }
 
-/// Kills a tree; it is over when a whole scan has found nothing alive with the tag.
+/// Kills a tree; it is over when a whole scan has found nothing alive with the tag, and nothing that is dying.
 ///
 /// A tree that forks on is faster than a scan, and many sessions leave process 1 a small share of the processor. So the scan is
 /// made while the sandbox stands still where there are many processes, or newcomers since the last.
@@ -567,7 +573,8 @@ impl KillTagged {
             }
         };
         if hits.is_empty() {
-            return if processes.lingers(self.tag) { Step::After(PAUSE_SECONDS) } else { Step::Done };
+            let lingers = processes.lingers(self.tag) || self.killed.iter().any(|pid| processes.is_dying(*pid));
+            return if lingers { Step::After(PAUSE_SECONDS) } else { Step::Done };
         }
         let dying = hits.is_subset(&self.killed);
         self.newcomers = !self.killed.is_empty() && !dying;

@@ -67,6 +67,7 @@ class Place:
         """
         sock = socket.create_connection(("127.0.0.1", self.port), PATIENCE_SECONDS)
         sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # As servers do: what is sent is there at once.
         self._made.append(sock)
         return sock
 

@@ -147,7 +147,6 @@ def has_said_more(sock: socket.socket) -> bool:
 async def test_one_byte_at_a_time(there: Place) -> None:
     sock = there.dial()
     said = proof(there.key, await read(sock, 32))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for at in range(SAID_BYTES - 1):
         await say(sock, said[at : at + 1])
         await asyncio.sleep(0.002)

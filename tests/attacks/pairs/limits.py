@@ -202,7 +202,8 @@ area.program(
 async def processors(arena: Arena) -> bool:
     """Whether it was never held up; how long it took tells more of who else is busy."""
     async with arena.box(limits={"cpu": 0.05}) as box:
-        await box.python("import time\nwhile time.process_time() < 0.15: pass")
+        used = await box.python("import time\nwhile time.process_time() < 0.15: pass\nprint('used')")
+        assert used.stdout == "used\n", used
         with open(f"{dict(arena.backend._facts.groups)['cpu']}/aviato-{box.id}/cpu.stat") as file:
             return file.read().split("nr_throttled")[1].split()[0] == "0"
 
