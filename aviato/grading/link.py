@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NO_GRADER = "grader_failed"
 """Reason of the error where the program that runs tests has never run."""
-SOCKET_PATH = "/.aviato-grading/solution.sock"
+SOCKET_PATH = "/tmp/.aviato-grading/solution.sock"
 HIGH_MARK_BYTES = 1 << 20
 PIECE_BYTES = 256 << 10
 STDERR_BYTES = 64 << 10
@@ -299,6 +299,11 @@ class Grader:
         text = self._stderr.collected().data.decode(errors="replace").strip()
         self.lose(text or f"returncode {ended.returncode}")
 
+    @property
+    def lost(self) -> AviatoError | None:
+        """Why it gives no verdict any more; None while it may."""
+        return self._lost
+
     def lose(self, why: str) -> None:
         """Give up all of its tasks: no verdict will come."""
         self._lose(self._failure(why))
@@ -398,6 +403,8 @@ async def linked(grader: SandboxHandle, solution: SandboxHandle, directory: str)
         for other in runs:
             other.cancel()
         error = None if task.cancelled() else task.exception()
+        if task is runs[0] and not task.cancelled():
+            error = grading.lost  # However it ended: the tests would ask nobody, and be taken for failed.
         if isinstance(error, AviatoError) and error.is_infrastructure and not broken.done():
             broken.set_result(error)
 

@@ -17,7 +17,7 @@ _LOADED_BY_ITSELF = frozenset(
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
 _TOOLS = frozenset(("aviato_solution", "pytest", "_pytest", "pluggy", "hypothesis", "aviato"))
 _SYSTEM = (
-    *("/proc", "/sys", "/dev", "/run", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/.aviato", "/.aviato-grading"),
+    *("/proc", "/sys", "/dev", "/run", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/.aviato", "/tmp/.aviato-grading"),
     *("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64", "/usr/local/bin", "/usr/local/lib", "/root/.local"),
 )
 LOADED_CODE = (".pyc", ".pyo", ".so", ".pyd", ".egg", ".whl")

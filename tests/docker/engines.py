@@ -103,6 +103,12 @@ class Engine:
         status, said = self.ask("POST", f"/images/create?{asked}", tar, "application/x-tar")
         assert status == 200 and self.has(name), said
 
+    def tag(self, image: str, name: str) -> None:
+        """Another name for an image."""
+        repository, tag = name.split(":")
+        status, said = self.ask("POST", f"/images/{image}/tag?{urllib.parse.urlencode({'repo': repository, 'tag': tag})}")
+        assert status == 201, said
+
 
 class _Connection(HTTPConnection):
     def __init__(self, path: str) -> None:

@@ -204,3 +204,23 @@ def test_many_names_of_tests_are_no_arguments(sandbox: aviato.Sandbox) -> None:
     test = "".join(f"def test_{'n' * 90}_{n}(): pass\n" for n in range(2000))
     result = grade(sandbox, test, command, RIGHT, "separate", timeout_seconds=50)
     assert result.passed and len(result.statuses) == 2000
+
+
+def test_a_grader_that_is_lost_is_no_verdict(sandbox: aviato.Sandbox) -> None:
+    """Without it tests would ask nobody, and be taken for failed."""
+    kills = (
+        "import os, signal\nfor pid in filter(str.isdigit, os.listdir('/proc')):\n"
+        "    words = open(f'/proc/{pid}/cmdline').read().split('\\0')\n"
+        "    if words[:2] == ['python3', '-I']: os.kill(int(pid), signal.SIGKILL)\n"
+    )
+    with pytest.raises(aviato.SandboxExecutionError, match="the grader was lost") as caught:
+        grade(sandbox, PLAIN + kills + PLAIN, SCRIPT, RIGHT, "separate")
+    assert (caught.value.reason, caught.value.is_infrastructure) == ("grader_lost", True)
+
+
+def test_in_an_image_with_a_user(session: aviato.Session) -> None:
+    """Who may write to little runs graders as well as root does."""
+    with session.sandbox(container_image=aviato.Image.from_("host").workdir("/srv/work").user("daemon")) as sandbox:
+        for mode in ("separate", "in_process"):
+            found = [grade(sandbox, PLAIN, SCRIPT, solution, mode).passed for solution in (RIGHT, WRONG)]
+            assert found == [True, False], mode

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 else:
     import json
 
-BASE = "/.aviato-grading/tasks"
+BASE = "/tmp/.aviato-grading/tasks"
+"""Where any user may make it: the one of an image need not be root."""
 ABOVE = 64
 SUBREAPER = 36
 """`PR_SET_CHILD_SUBREAPER`."""

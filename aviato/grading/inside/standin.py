@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from aviato.grading.inside.objects import forget, is_object, number_of, resolve
     from aviato.grading.inside.packing import form_of_number, pack, plain_of, unpack
 
-SOCKET_PATH = "/.aviato-grading/solution.sock"
-INSEPARABLE_PATH = "/.aviato-grading/inseparable"
+SOCKET_PATH = "/tmp/.aviato-grading/solution.sock"
+INSEPARABLE_PATH = "/tmp/.aviato-grading/inseparable"
 CONNECT_SECONDS = 30.0
 TEXT_BYTES = 2000
 FAILED = 70

@@ -30,7 +30,7 @@ WITHOUT: dict[Capability, str] = {
     Capability.PLACES: "all of its sandboxes are in the pool and on the node 'local'",
     Capability.LOCAL_SOCKETS: "programs in its sandboxes cannot connect to each other",
     Capability.MOUNTED_FILES: "its sandboxes have no root directory of their own in which that path could be",
-    Capability.WORKING_DIR: "its sandboxes have no root directory of their own in which that path could be",
+    Capability.WORKING_DIR: "in its sandboxes no directory can be made at any path",
     Capability.USERS: "commands of its sandboxes are all one user's; `aviato doctor` says whether more could be had",
     Capability.PACKAGES: "it brings none in",
     Capability.IMAGES: "its sandboxes begin as its default image alone",

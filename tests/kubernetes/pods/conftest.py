@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from typing import Any
 import pytest
 
 import aviato
+from aviato.promises.serving import Serving
+from tests.conftest import SERVE
 
 pytest.importorskip("kubernetes_asyncio", reason="the extra kubernetes is not installed")
 
@@ -74,6 +77,19 @@ def namespace() -> Iterator[Namespace]:
     finally:
         made.kubectl("delete", "configmap", "--all", check=False)
         subprocess.run(["kubectl", "delete", "namespace", made.name, "--wait=false"], capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def serving(namespace: Namespace) -> Serving:
+    """Servers of the suite of whole backends, all with one claim."""
+    variables = {
+        "AVIATO_DEFAULT_IMAGE": namespace.image,
+        "AVIATO_KUBERNETES_NAMESPACE": namespace.name,
+        "AVIATO_KUBERNETES_CLAIM": f"{CLAIM}-{uuid.uuid4().hex[:8]}",
+        "AVIATO_KUBERNETES_INIT_IMAGE": namespace.init_image,
+        "KUBECONFIG": GIVEN["KUBECONFIG"],
+    }
+    return Serving(backend="kubernetes", variables=variables, command=(sys.executable, "-c", SERVE))
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from tests.docker.engines import debian_root
 from tests.images import debian
 
 INIT, PYTHON = "registry.local/aviato/init", "registry.local/aviato/test-python"
+OF_THE_GUIDES = "docker.io/library/python:3.11"
+"""What their blocks ask for: on these nodes it is the same as `PYTHON`."""
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -33,13 +35,14 @@ def init_root() -> bytes:
     return written.getvalue()
 
 
-def write(path: Path, name: str, root: bytes) -> str:
+def write(path: Path, name: str, root: bytes, *others: str) -> str:
     """Write an archive with one image of one layer.
 
     Args:
         path: of the archive.
         name: of the image, without a tag.
         root: its layer.
+        others: whole names that it has, too.
 
     Returns:
         Its whole name; the tag says what is in it.
@@ -55,7 +58,7 @@ def write(path: Path, name: str, root: bytes) -> str:
     ).encode()
     of_config = f"{hashlib.sha256(config).hexdigest()}.json"
     whole = f"{name}:{layer[:12]}"
-    manifest = [{"Config": of_config, "RepoTags": [whole], "Layers": [f"{layer}/layer.tar"]}]
+    manifest = [{"Config": of_config, "RepoTags": [whole, *others], "Layers": [f"{layer}/layer.tar"]}]
     with tarfile.open(path, "w") as tar:
         files = ((of_config, config), (f"{layer}/layer.tar", root), ("manifest.json", json.dumps(manifest).encode()))
         for name_in, content in files:
@@ -74,4 +77,5 @@ if __name__ == "__main__":
         print(error)
         sys.exit(debian.CANNOT)
     print(folder / "init.tar", f"AVIATO_TEST_KUBERNETES_INIT_IMAGE={write(folder / 'init.tar', INIT, init_root())}")
-    print(folder / "python.tar", f"AVIATO_TEST_KUBERNETES_IMAGE={write(folder / 'python.tar', PYTHON, python_root)}")
+    whole = write(folder / "python.tar", PYTHON, python_root, OF_THE_GUIDES)
+    print(folder / "python.tar", f"AVIATO_TEST_KUBERNETES_IMAGE={whole}")

@@ -58,6 +58,7 @@ ABANDONED_SECONDS = 300.0
 """So long a pod that has ended is kept for its server, or for another one that is asked for it."""
 UNKEPT = (
     "network: what keeps sandboxes from it is a NetworkPolicy, which holds where the cluster's network enforces those",
+    "disk: the node's kubelet looks now and then, and ends the sandbox that has more than its limit",
     "inodes: how many files a sandbox makes is not limited",
     "last words: of a sandbox that ends while no server is connected, results that nobody had received are lost",
 )
@@ -80,7 +81,6 @@ class KubernetesBackend(Backend):
                 Capability.PLACES,
                 Capability.LOCAL_SOCKETS,
                 Capability.MOUNTED_FILES,
-                Capability.WORKING_DIR,
             ),
             *(Capability.IMAGES, Capability.POOLS),
         }
@@ -93,7 +93,7 @@ class KubernetesBackend(Backend):
         self._options = options or ClusterOptions()
         self.start_seconds = self._options.start_seconds
         if self._options.security == "root":
-            self.capabilities = KubernetesBackend.capabilities | {Capability.USERS}
+            self.capabilities = KubernetesBackend.capabilities | {Capability.USERS, Capability.WORKING_DIR}
         self._images = PodImages(default_image)
         self._cluster: Cluster | None = None
         self._pods: Pods | None = None

@@ -37,6 +37,8 @@ MOST_FILES_BYTES = 1_000_000
 NODE_SECONDS = 5
 """After a node was found gone its pods are."""
 SHM = "shm"
+USUAL_CPU, USUAL_MEMORY_BYTES = 0.1, 64 << 20
+"""Kept free for who says nothing."""
 _COUNTED = "nvidia.com/gpu"
 
 
@@ -227,8 +229,8 @@ def resources(spec: SandboxSpec, held: Mapping[str, Limit]) -> Object:
     if held["disk"].value:
         limits["ephemeral-storage"] = str(int(held["disk"].value))
     requests = {
-        "cpu": _cores(spec.requests.get("cpu", min(0.1, held["cpu"].value or 0.1))),
-        "memory": str(int(spec.requests.get("memory", min(memory or 64 << 20, 64 << 20)))),
+        "cpu": _cores(spec.requests.get("cpu", spec.limits.get("cpu", USUAL_CPU))),
+        "memory": str(int(spec.requests.get("memory", min(spec.limits.get("memory", USUAL_MEMORY_BYTES), memory)))),
     }
     if "disk" in spec.requests:
         requests["ephemeral-storage"] = str(int(spec.requests["disk"]))
