@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError
 from aviato.server.admission import capacity
-from aviato.server.link.subscription import SandboxGone
+from aviato.server.link.ended import SandboxGone
 from aviato.server.machine import give_memory_back, resident_bytes, room
 from aviato.server.service.lifecycle import STOP_SLACK_SECONDS
 from aviato.system.threads import in_thread

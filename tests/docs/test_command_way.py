@@ -38,7 +38,7 @@ print(json.dumps(spans))
 """
 ENCODINGS = {
     "client": {Function("core/client.py", "encode_exec"): 1, Function("core/client.py", "decode"): 2},
-    "server": {Function("server/operations/table.py", "parse_body"): 1, Function("server/link/file_calls.py", "as_json"): 1},
+    "server": {Function("server/operations/table.py", "parse_body"): 1, Function("server/link/payload.py", "as_json"): 1},
 }
 """What makes text of a command and reads it, and how often: its request, and on the way back its start and its end."""
 

@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
+from aviato.server.link.ended import Ended
 from aviato.server.link.link import Process1Link
-from aviato.server.link.subscription import Ended
 from aviato.wire.frames import FrameType, encode
 
 pytestmark = pytest.mark.anyio

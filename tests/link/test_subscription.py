@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from aviato.server.link.subscription import Ended, SandboxGone, Subscription
+from aviato.server.link.ended import Ended, SandboxGone
+from aviato.server.link.subscription import Subscription
 from aviato.wire.frames import Frame, FrameType
 
 

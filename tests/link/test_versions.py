@@ -13,8 +13,8 @@ import pytest
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server.link import hello
+from aviato.server.link.ended import Ended, SandboxGone
 from aviato.server.link.link import Process1Link
-from aviato.server.link.subscription import Ended, SandboxGone
 from aviato.wire.frames import PROTOCOL, FrameType, encode
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from aviato.exceptions import SandboxFileError, SandboxImageError
 from aviato.server.backends.base import Backend, Capability, Check, Limit, ResolvedImage, SandboxSpec
-from aviato.server.link.subscription import Ended, SandboxGone, Subscription
+from aviato.server.link.ended import Ended, SandboxGone
+from aviato.server.link.subscription import Subscription
 from aviato.wire.errors import ExecNotFoundError, RequestConflictError, to_wire
 from aviato.wire.execution import Accepted, ExecExit, Started
 from aviato.wire.frames import Frame, FrameType

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aviato.server.link.subscription import Ended, SandboxGone
+from aviato.server.link.ended import Ended, SandboxGone
 from aviato.server.service import detached as detached_module
 from aviato.server.service.output import recorded_output as recorded_output_module
 from aviato.server.service.output import ring as ring_module

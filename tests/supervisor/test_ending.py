@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from aviato.server.link.subscription import Ended, SandboxGone
+from aviato.server.link.ended import Ended, SandboxGone
 
 pytestmark = pytest.mark.anyio
 

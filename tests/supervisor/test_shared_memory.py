@@ -10,9 +10,9 @@ import random
 import pytest
 
 from aviato.exceptions import AviatoError, SandboxFileError
-from aviato.server.link.file_calls import as_json
 from aviato.server.link.link import Process1Link
-from aviato.server.link.rest import Rest
+from aviato.server.link.payload import as_json
+from aviato.server.link.second_descriptor import SecondDescriptor
 from aviato.server.shared_memory import Memory
 from aviato.wire.files import FilePart
 from aviato.wire.frames import MAX_PAYLOAD_BYTES, FrameType, encode
@@ -193,12 +193,12 @@ async def test_descriptors_of_requests_that_did_not_ask_for_them_are_mistaken_fo
 async def _unasked(box, memory):
     """Have a descriptor come with what has no use for it, once nothing else is on its way."""
     await box.link.stat("first")
-    box.link._rest.send(encode(FrameType.KEEPALIVE, b"{}"), memory.fd)
+    box.link._second.send(encode(FrameType.KEEPALIVE, b"{}"), memory.fd)
 
 
 async def test_one_that_did_not_come_is_done_without(box, memory, monkeypatch):
     """The kernel drops descriptors where a process may have no more."""
-    monkeypatch.setattr(Rest, "send", lambda self, data, fd: os.write(self._fd, data))
+    monkeypatch.setattr(SecondDescriptor, "send", lambda self, data, fd: os.write(self._fd, data))
     os.pwrite(memory.fd, CONTENT, 0)
     await write(box, "f", memory, len(CONTENT))
     stat, pieces = await read(box, "f", memory)

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from aviato.exceptions import AviatoError
-from aviato.server.link.file_calls import as_json
+from aviato.server.link.payload import as_json
 from aviato.server.shared_memory import Memory
 from aviato.wire.files import FilePart
 from aviato.wire.frames import FrameType, encode

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aviato.server.link.subscription import Ended, SandboxGone
+from aviato.server.link.ended import Ended, SandboxGone
 from aviato.wire.errors import ErrorBody, from_wire
 from aviato.wire.frames import Frame, FrameType
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.server.link.channels import ReadChannel, ReplyChannel
+from aviato.server.link.connection import Connection
+from aviato.server.link.payload import as_json
 from aviato.wire.frames import FrameType, head
 from aviato.wire.shared_memory import REFUSED
 
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from types import TracebackType
 
-    from aviato.server.link.channels import Channel
     from aviato.server.shared_memory import Memory
     from aviato.wire.files import FilePart
 
@@ -24,13 +25,6 @@ FILE_PIECE_BYTES = 256 << 10
 UPLOAD_WINDOW_BYTES = 1 << 20
 ANSWER_SECONDS = 45.0
 """A file operation that stands still for so long is held up by what is inside. Less than a client's patience (60 s)."""
-
-_encode_json = json.JSONEncoder(separators=(",", ":")).encode
-
-
-def as_json(value: dict[str, Any]) -> bytes:
-    """A payload."""
-    return _encode_json(value).encode()
 
 
 class InTime:
@@ -73,23 +67,8 @@ class _Writing:
     begun: bool = False
 
 
-class FileCalls:
-    """Of a link; `Process1Link` has the rest, which this uses."""
-
-    sandbox_id: str
-    hello: dict[str, Any]
-    _loop: asyncio.AbstractEventLoop
-    _channels: dict[int, Channel]
-    _transport: asyncio.Transport | None
-    _writable: asyncio.Event
-
-    if TYPE_CHECKING:
-
-        async def _call(self, request: dict[str, Any]) -> bytes: ...
-        def _open(self, channel: Channel) -> int: ...
-        def _give_up(self, channel: int) -> None: ...
-        def _send(self, type: int, payload: bytes = b"", *, stream: int = 0, channel: int = 0, offset: int = 0) -> None: ...
-        def _send_with(self, memory: Memory | None, payload: bytes, channel: int) -> bool: ...
+class FileCalls(Connection):
+    """What a link asks of files."""
 
     async def stat(self, path: str) -> dict[str, Any]:
         """What is at a path, links not followed at its end.

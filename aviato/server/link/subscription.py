@@ -3,88 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Self
 
+from aviato.server.link.ended import Ended, SandboxGone
 from aviato.wire.frames import Frame, FrameType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aviato.server.link.progress import Progress
+
 _ENDS = frozenset({FrameType.EXIT, FrameType.ERROR})
-EndReason = Literal["exited", "oom", "stopped", "lifetime", "idle", "orphaned", "lost", "reset", "cut", "taken", "disk"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """How a sandbox ended.
-
-    Attributes:
-        reason: `exited` (its main command ended), `stopped`, `lifetime`, `orphaned`, `lost` (the connection or the
-            process 1 is gone without a word), `reset` (it goes on with another process 1), `cut` (the connection is lost,
-            and a new one is looked for), or `taken` (another server has it now).
-        returncode: of the main command, if it had one that ended.
-        message: for people.
-    """
-
-    reason: EndReason
-    returncode: int | None = None
-    message: str | None = None
-
-    @classmethod
-    def read(cls, payload: bytes) -> Ended:
-        """From an ENDED frame; fields of a newer process 1 mean nothing.
-
-        Raises:
-            ValueError: it is no ENDED.
-        """
-        said = json.loads(payload)
-        if not isinstance(said, dict) or not isinstance(said.get("reason"), str):
-            raise ValueError("it ended and gave no reason that can be read")
-        return cls(reason=said["reason"], returncode=said.get("returncode"), message=said.get("message"))
-
-
-class SandboxGone(Exception):
-    """The sandbox ended before what was asked of it; `ended` says how."""
-
-    def __init__(self, ended: Ended) -> None:
-        super().__init__(f"the sandbox is gone: {ended.reason}" + (f" ({ended.message})" if ended.message else ""))
-        self.ended = ended
-
-
-@dataclass
-class Resumable:
-    """How far a subscription is, for the connection after this one.
-
-    Attributes:
-        request: that began it, for a process 1 that has not heard of it; None once it has.
-        offsets: of stdout and stderr.
-        said: the kinds of frames that come once.
-    """
-
-    request: dict[str, Any] | None
-    offsets: list[int]
-    said: set[int] = field(default_factory=set)
-
-    def is_new(self, frame: Frame) -> bool:
-        """Take note of a frame; False if it was said before, on another connection."""
-        if frame.type == FrameType.DATA:
-            self.offsets[frame.stream - 1] = frame.offset + len(frame.payload)
-        elif frame.type == FrameType.GAP:
-            self.offsets[frame.stream - 1] = json.loads(frame.payload)["to_offset"]
-        elif frame.type in (FrameType.ACCEPTED, FrameType.STARTED):
-            self.request = None
-            if frame.type in self.said:
-                return False
-            self.said.add(frame.type)
-        return True
-
-    def again(self, exec_id: str) -> dict[str, Any]:
-        """The request that goes on with it."""
-        asked = self.request or {"op": "exec", "exec_id": exec_id}
-        return {**asked, "stdout": self.offsets[0], "stderr": self.offsets[1]}
 
 
 class Subscription:
@@ -100,7 +30,7 @@ class Subscription:
         self.exec_id = exec_id
         self.replaced = False
         """A newer subscription to the same command took over."""
-        self.resumable: Resumable | None = None
+        self.progress: Progress | None = None
         """Where its connection can be lost: from where on it would go on."""
         self._on_close = on_close
         self.queued_bytes = 0
@@ -163,7 +93,7 @@ class Subscription:
     def frame(self, frame: Frame) -> bool:
         """Take a frame of its command, with channel 0 as clients see them; True when it was the last."""
         last = frame.type in _ENDS
-        if self.resumable is not None and not self.resumable.is_new(frame):
+        if self.progress is not None and not self.progress.is_new(frame):
             return last
         self._frames.append(Frame(frame.type, frame.stream, 0, frame.offset, bytes(frame.payload)))
         self.queued_bytes += len(frame.payload)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, SandboxUnavailableError
+from aviato.server.link.ended import SandboxGone
 from aviato.server.link.link import ExecSpec
-from aviato.server.link.subscription import SandboxGone
 from aviato.wire.errors import ErrorBody, from_wire
 from aviato.wire.execution import ExecExit
 from aviato.wire.frames import FrameType, StreamId

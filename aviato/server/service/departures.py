@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoError
-from aviato.server.link.subscription import Ended, SandboxGone
+from aviato.server.link.ended import Ended, SandboxGone
 from aviato.server.service.lifecycle import STOP_SLACK_SECONDS
 from aviato.server.states import lost
 from aviato.wire.ids import derived_place_id

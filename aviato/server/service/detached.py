@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoError
-from aviato.server.link.subscription import Ended, SandboxGone
+from aviato.server.link.ended import Ended, SandboxGone
 from aviato.server.service.exec_state import ExecState
 from aviato.server.service.live_sandbox import ended_sandbox
 from aviato.server.service.output.feed import cancelled_error

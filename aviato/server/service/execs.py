@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxError, SandboxUnavailableError
 from aviato.server.backends.capabilities import Capability
-from aviato.server.link.subscription import SandboxGone
+from aviato.server.link.ended import SandboxGone
 from aviato.server.service.exec_state import ExecState
 from aviato.server.service.live_sandbox import ended_sandbox
 from aviato.server.service.output.feed import ExecFeed

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.exceptions import AviatoValidationError, SandboxFileError, SandboxUnavailableError
+from aviato.server.link.ended import SandboxGone
 from aviato.server.link.file_calls import InTime
-from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.registry import error_of_gone, running
 from aviato.server.states import error_of_reset
 from aviato.wire.files import FileList, FileStat

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError
-from aviato.server.link.subscription import Ended, SandboxGone
+from aviato.server.link.ended import Ended, SandboxGone
 from aviato.server.service.batch_cleanup import BatchCleanup
 from aviato.server.service.commands_of_server import warm_up
 from aviato.server.service.replicas import record_text

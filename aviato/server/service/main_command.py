@@ -6,8 +6,8 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from aviato.server.link.ended import SandboxGone
 from aviato.server.link.link import ExecSpec
-from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.output.main_output import MainOutput
 from aviato.server.service.output.recorder import keep
 from aviato.wire.errors import ErrorBody, from_wire

@@ -13,7 +13,7 @@ from aviato.exceptions import (
     SandboxRequestTimeoutError,
     SandboxResourceExhaustedError,
 )
-from aviato.server.link.subscription import SandboxGone
+from aviato.server.link.ended import SandboxGone
 from aviato.server.peers import Peer, open_process
 from aviato.server.service.commands_of_server import MAX_OUTPUT_BYTES, run_to_end
 from aviato.server.service.registry import error_of_gone, running

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.options import SandboxStatus
 from aviato.server.callers import Caller
-from aviato.server.link.subscription import SandboxGone
+from aviato.server.link.ended import SandboxGone
 from aviato.server.service.live_sandbox import LiveSandbox
 from aviato.server.states import LIVING, State, ending_of, lost, not_started
 from aviato.system.threads import in_thread

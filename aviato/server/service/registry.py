@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from aviato.exceptions import AviatoError, SandboxError
     from aviato.server.callers import Caller
+    from aviato.server.link.ended import SandboxGone
     from aviato.server.link.link import Process1Link
-    from aviato.server.link.subscription import SandboxGone
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.store import SandboxRecord, Store
 

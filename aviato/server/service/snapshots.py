@@ -9,8 +9,8 @@ from aviato.exceptions import AviatoError, SandboxImageError, SandboxSnapshotErr
 from aviato.server.backends.capabilities import Capability
 from aviato.server.images.image_errors import disk_error
 from aviato.server.images.oci_reference import parse_own_name
+from aviato.server.link.ended import SandboxGone
 from aviato.server.link.file_calls import InTime
-from aviato.server.link.subscription import SandboxGone
 from aviato.server.service.registry import error_of_gone, running
 from aviato.server.service.snapshot_requests import SnapshotRequest
 from aviato.server.states import State

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.link.subscription import SandboxGone
+from aviato.server.link.ended import SandboxGone
 from aviato.server.shared_memory import Memory
 from aviato.wire.frames import FrameType, encode
 from tests.attacks.mutate import UNDUMPABLE

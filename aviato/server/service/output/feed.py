@@ -7,7 +7,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoError, OperationCancelledError, SandboxUnavailableError
-from aviato.server.link.subscription import SandboxGone, Subscription
+from aviato.server.link.ended import SandboxGone
+from aviato.server.link.subscription import Subscription
 from aviato.server.service.exec_state import replaced_error
 from aviato.server.service.output.backpressure import Backpressure
 from aviato.server.service.output.recorded_reader import RecordedReader

@@ -16,7 +16,7 @@ from aviato.wire.frames import Frame, FrameType
 
 if TYPE_CHECKING:
     from aviato.exceptions import AviatoError
-    from aviato.server.link.subscription import Ended
+    from aviato.server.link.ended import Ended
     from aviato.server.service.output.recorder import Piece
 
 PATIENCE_SECONDS = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from aviato.server.link.subscription import SandboxGone
+from aviato.server.link.ended import SandboxGone
 from aviato.system.threads import in_thread
 from aviato.wire.execution import Accepted, Gap
 from aviato.wire.frames import Frame, FrameType

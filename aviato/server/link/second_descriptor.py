@@ -17,7 +17,7 @@ READ_BYTES = 256 << 10
 _FD = struct.Struct("=i")
 
 
-class Rest:
+class SecondDescriptor:
     """A second descriptor of a connected socket."""
 
     def __init__(self, sock: socket.socket) -> None:
