@@ -79,7 +79,7 @@ async def test_who_does_not_come_again_is_forgotten(service: Service, monkeypatc
     monkeypatch.setattr(run_code, "PATIENCE_SECONDS", run_code.MARGIN_SECONDS - 119.0)
     with pytest.raises(SandboxRequestTimeoutError):
         await service.code.run(request("import time; time.sleep(30)", 120.0))
-    await until(lambda: not service.registry.live and not service.code._jobs)
+    await until(lambda: not service.registry.live and not service.one_shots._jobs)
     assert not service.code._waiting_again
 
 

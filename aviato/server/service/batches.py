@@ -12,13 +12,11 @@ from aviato.wire.run_code import BatchResult, ScriptExecution, ScriptFault, Scri
 
 if TYPE_CHECKING:
     from aviato.server.service.commands_of_server import Ran
-    from aviato.server.service.files import Files
     from aviato.server.service.one_shot import OneShots, Workplace
     from aviato.wire.run_code import ExecuteBatch
 
 log = logging.getLogger(__name__)
 
-SLACK_SECONDS = 60.0
 RECORD_SECONDS = 5.0
 MAX_LOG_BYTES = 64 << 10
 """Of each stream of each script."""
@@ -30,13 +28,10 @@ class BatchRunner:
 
     Args:
         one_shots: where scripts run.
-        files: reads their records.
     """
 
-    def __init__(self, one_shots: OneShots, files: Files) -> None:
+    def __init__(self, one_shots: OneShots) -> None:
         self._one_shots = one_shots
-        self._files = files
-        self._tasks: set[asyncio.Task[ScriptResult]] = set()
 
     async def run(self, batch: ExecuteBatch) -> BatchResult:
         """Run scripts, as many at a time as there are slots. Each has an answer of its own, in order.
@@ -49,21 +44,14 @@ class BatchRunner:
             problem = f"one for each script: there are {len(batch.scripts)} scripts and {len(languages)} languages"
             raise AviatoValidationError(f"languages: {problem}", field_violations={"languages": problem})
         pairs = zip(batch.scripts, languages, strict=True)
-        tasks = [asyncio.create_task(self._result(script, language, batch.timeout)) for script, language in pairs]
-        self._tasks.update(tasks)
+        tasks = [self._one_shots.begin(self._result(script, language, batch.timeout)) for script, language in pairs]
         try:
             if tasks:
                 await asyncio.wait(tasks)
             return BatchResult([_no_verdict("the server is going") if task.cancelled() else task.result() for task in tasks])
         finally:
-            self._tasks.difference_update(tasks)
             for task in tasks:
                 task.cancel()  # Its client has gone.
-
-    def stop(self) -> None:
-        """The server goes: what has no result has none."""
-        for task in list(self._tasks):
-            task.cancel()
 
     async def _result(self, script: str, language: str, timeout_seconds: float) -> ScriptResult:
         if language.lower() not in LANGUAGES:
@@ -80,7 +68,7 @@ class BatchRunner:
 
     async def _attempt(self, script: str, timeout_seconds: float) -> ScriptResult:
         nonce = scripts.new_nonce()
-        async with self._one_shots.workplace(timeout_seconds + SLACK_SECONDS) as place:
+        async with self._one_shots.workplace(timeout_seconds) as place:
             given = scripts.stdin(nonce, script)
             try:
                 ran = await place.run(
@@ -96,9 +84,9 @@ class BatchRunner:
 
     async def _value(self, place: Workplace, nonce: str) -> scripts.Value | None:
         """What the script's own process left; what else lies there is up to what it started."""
+        until = asyncio.get_running_loop().time() + RECORD_SECONDS
         try:
-            async with asyncio.timeout(RECORD_SECONDS):
-                record = await self._files.read_whole(place.sandbox_id, scripts.RECORD_PATH, scripts.MAX_RECORD_BYTES)
+            record = await place.read(scripts.RECORD_PATH, scripts.MAX_RECORD_BYTES, until)
         except (SandboxFileError, TimeoutError):
             return None
         return None if record is None else scripts.read(record, nonce)

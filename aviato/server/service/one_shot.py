@@ -21,10 +21,12 @@ from aviato.wire.ids import new_lease_id, new_sandbox_id
 from aviato.wire.sandboxes import CreateSandbox
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from typing import Any
 
     from aviato.server.link.link import Process1Link
     from aviato.server.service.commands_of_server import Ran
+    from aviato.server.service.files import Files
     from aviato.server.service.leases import Leases
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.long_polls import LongPolls
@@ -35,6 +37,8 @@ log = logging.getLogger(__name__)
 
 RUNS_PER_CORE = 2
 LEAST_RUNS = 8
+SLACK_SECONDS = 60.0
+"""How much longer than its commands such a sandbox may live."""
 ROOM_SECONDS = 0.25
 LEASE_IDLE_SECONDS = 10.0
 GONE_SECONDS = 10.0
@@ -49,9 +53,10 @@ T = TypeVar("T")
 class Workplace:
     """One running sandbox."""
 
-    def __init__(self, sandbox: LiveSandbox, link: Process1Link) -> None:
+    def __init__(self, sandbox: LiveSandbox, link: Process1Link, files: Files) -> None:
         self.sandbox = sandbox
         self._link = link
+        self._files = files
 
     @property
     def sandbox_id(self) -> str:
@@ -83,6 +88,28 @@ class Workplace:
         except SandboxGone as gone:
             raise await error_of_gone(self.sandbox, gone, started=True) from None
 
+    async def write(self, path: str, content: bytes) -> None:
+        """Write a file; see `Files`."""
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield content
+
+        await self._files.write(self.sandbox_id, path, chunks(), mode=None, size_bytes=len(content))
+
+    async def read(self, path: str, most_bytes: int, until: float) -> bytes | None:
+        """A file as it is; None if it is larger. What lies there is up to the code that ran; see `Files`.
+
+        Args:
+            path: of the file.
+            most_bytes: that it may have.
+            until: by the loop's clock, when it has to be there.
+
+        Raises:
+            TimeoutError: it was not.
+        """
+        async with asyncio.timeout_at(until):
+            return await self._files.read_whole(self.sandbox_id, path, most_bytes)
+
 
 class OneShots:
     """Makes and ends such sandboxes; who finds no free slot waits in order.
@@ -90,6 +117,7 @@ class OneShots:
     Args:
         sandboxes: makes them.
         registry: finds them.
+        files: writes and reads theirs.
         leases: they are held by a lease of this process, so that they end with it, whatever its end.
         long_polls: tells when the server goes.
         check_able: raises where sandboxes cannot run.
@@ -100,6 +128,7 @@ class OneShots:
         self,
         sandboxes: Sandboxes,
         registry: Registry,
+        files: Files,
         leases: Leases,
         long_polls: LongPolls,
         check_able: Callable[[], None],
@@ -107,6 +136,7 @@ class OneShots:
     ) -> None:
         self._sandboxes = sandboxes
         self._registry = registry
+        self._files = files
         self._leases = leases
         self._long_polls = long_polls
         self._check_able = check_able
@@ -116,6 +146,24 @@ class OneShots:
         self._lease_timer: asyncio.TimerHandle | None = None
         self._live: dict[str, LiveSandbox] = {}
         self._endings: set[asyncio.Task[None]] = set()
+        self._jobs: set[asyncio.Task[Any]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Work for a request, as a task; cancelled when the server goes."""
+        job = asyncio.create_task(work, name="run code")
+        self._jobs.add(job)
+        job.add_done_callback(self._over)
+        return job
+
+    def stop(self) -> None:
+        """The server goes: all that waits for a result is told so now."""
+        for job in list(self._jobs):
+            job.cancel()
+
+    def _over(self, job: asyncio.Task[Any]) -> None:
+        self._jobs.discard(job)
+        if not job.cancelled():
+            job.exception()
 
     async def persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """The result of an attempt, repeated where the machine fails.
@@ -137,11 +185,11 @@ class OneShots:
             await asyncio.sleep(PAUSE_SECONDS)
 
     @asynccontextmanager
-    async def workplace(self, lifetime_seconds: float) -> AsyncIterator[Workplace]:
+    async def workplace(self, busy_seconds: float) -> AsyncIterator[Workplace]:
         """A fresh running sandbox; it ends with the context, whose exit does not wait for that.
 
         Args:
-            lifetime_seconds: after which it ends in any case, counted from when it runs.
+            busy_seconds: that its commands may take; not long after them it ends in any case.
 
         Raises:
             AviatoError: it could not be had.
@@ -149,8 +197,8 @@ class OneShots:
         await self._slots.acquire()
         sandbox: LiveSandbox | None = None
         try:
-            sandbox = await self._create(lifetime_seconds)
-            yield Workplace(sandbox, await running(sandbox))
+            sandbox = await self._create(busy_seconds + SLACK_SECONDS)
+            yield Workplace(sandbox, await running(sandbox), self._files)
         finally:
             if sandbox is None:
                 self._slots.release()

@@ -16,10 +16,7 @@ from aviato.server.service.one_shot import busy_error
 from aviato.wire.run_code import CommandRunResult, RunCode, RunCodeResult
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from aviato.server.service.commands_of_server import Ran
-    from aviato.server.service.files import Files
     from aviato.server.service.long_polls import LongPolls
     from aviato.server.service.one_shot import OneShots, Workplace
 
@@ -36,7 +33,6 @@ KEPT_SECONDS = 6.0
 TRIAL_SECONDS = 30.0
 BROKEN_SECONDS = 30.0
 """How long a language that does not work is not tried again."""
-SLACK_SECONDS = 60.0
 FETCH_SECONDS = 5.0
 MAX_FETCH_BYTES = 8 << 20
 
@@ -46,18 +42,15 @@ class CodeRunner:
 
     Args:
         one_shots: where code runs.
-        files: writes and reads the files of a request.
         long_polls: tells when the server goes.
     """
 
-    def __init__(self, one_shots: OneShots, files: Files, long_polls: LongPolls) -> None:
+    def __init__(self, one_shots: OneShots, long_polls: LongPolls) -> None:
         self._one_shots = one_shots
-        self._files = files
         self._long_polls = long_polls
         self._works: set[str] = set()
         self._broken: dict[str, tuple[str, float]] = {}
         self._trials: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._jobs: set[asyncio.Task[RunCodeResult]] = set()
         self._waiting_again: dict[str, deque[tuple[asyncio.Task[RunCodeResult], asyncio.TimerHandle]]] = defaultdict(deque)
 
     async def run(self, request: RunCode, tenant: str = "") -> RunCodeResult:
@@ -72,9 +65,7 @@ class CodeRunner:
         key = hashlib.sha256(f"{tenant}\0{request.model_dump_json()}".encode(errors="surrogatepass")).hexdigest()
         job = self._take_up(key)
         if job is None:
-            job = asyncio.create_task(self._until_result(request), name="run code")
-            self._jobs.add(job)
-            job.add_done_callback(self._over)
+            job = self._one_shots.begin(self._until_result(request))
         patience = request.compile_timeout + request.run_timeout + PATIENCE_SECONDS - MARGIN_SECONDS
         try:
             done, _ = await asyncio.wait({job}, timeout=patience)
@@ -87,11 +78,6 @@ class CodeRunner:
             return job.result()
         self._keep(key, job)
         raise busy_error(patience)
-
-    def stop(self) -> None:
-        """The server goes: every request is told so now."""
-        for job in list(self._jobs):
-            job.cancel()
 
     def _check(self, request: RunCode) -> None:
         recipe = RECIPES.get(request.language)
@@ -119,11 +105,6 @@ class CodeRunner:
         if job is not None:
             job.cancel()
 
-    def _over(self, job: asyncio.Task[RunCodeResult]) -> None:
-        self._jobs.discard(job)
-        if not job.cancelled():
-            job.exception()
-
     async def _until_result(self, request: RunCode) -> RunCodeResult:
         try:
             return await self._one_shots.persist(lambda: self._attempt(request))
@@ -141,15 +122,14 @@ class CodeRunner:
         trouble = await self._trouble(request.language, recipe)
         if trouble:
             return _not_there(request.language, trouble)
-        lifetime = request.compile_timeout + request.run_timeout + SLACK_SECONDS
-        async with self._one_shots.workplace(lifetime) as place:
+        async with self._one_shots.workplace(request.compile_timeout + request.run_timeout) as place:
             try:
-                await self._write(place, recipe.file, request.code.encode(errors="surrogatepass"))
+                await place.write(recipe.file, request.code.encode(errors="surrogatepass"))
             except SandboxFileError as error:
                 return RunCodeResult(status="SandboxError", message=f"the code could not be written: {error}")
             for path, content in request.files.items():
                 if content is not None:
-                    await self._write(place, path, b64decode(content))
+                    await place.write(path, b64decode(content))
             return await self._build_and_run(place, request, recipe)
 
     async def _trouble(self, language: str, recipe: Recipe) -> str:
@@ -170,20 +150,14 @@ class CodeRunner:
 
     async def _try(self, language: str, recipe: Recipe) -> str:
         request = RunCode(code=recipe.trial, language=language, compile_timeout=TRIAL_SECONDS, run_timeout=TRIAL_SECONDS)  # type: ignore[arg-type]
-        async with self._one_shots.workplace(2 * TRIAL_SECONDS + SLACK_SECONDS) as place:
-            await self._write(place, recipe.file, recipe.trial.encode())
+        async with self._one_shots.workplace(2 * TRIAL_SECONDS) as place:
+            await place.write(recipe.file, recipe.trial.encode())
             result = await self._build_and_run(place, request, recipe)
         last = result.run_result or result.compile_result
         assert last is not None
         if result.status == "Success" and (last.stdout or "").strip() == TRIAL:
             return ""
         return f"not even {recipe.trial!r} works: {(last.stderr or '').strip()[:500] or last.status}"
-
-    async def _write(self, place: Workplace, path: str, content: bytes) -> None:
-        async def chunks() -> AsyncIterator[bytes]:
-            yield content
-
-        await self._files.write(place.sandbox_id, path, chunks(), mode=None, size_bytes=len(content))
 
     async def _build_and_run(self, place: Workplace, request: RunCode, recipe: Recipe) -> RunCodeResult:
         memory = request.memory_limit_MB << 20 if request.memory_limit_MB > 0 else None
@@ -211,12 +185,10 @@ class CodeRunner:
         """What can be read in time of the files that are asked for: what lies there is up to the code that ran."""
         found: dict[str, str] = {}
         room = MAX_FETCH_BYTES
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + FETCH_SECONDS
+        until = asyncio.get_running_loop().time() + FETCH_SECONDS
         for path in dict.fromkeys(paths):
             try:
-                async with asyncio.timeout_at(deadline):
-                    content = await self._files.read_whole(place.sandbox_id, path, room)
+                content = await place.read(path, room, until)
             except TimeoutError:
                 notes.append(f"{path!r} could not be read in time")
                 continue

@@ -120,10 +120,16 @@ class Service:
         )
         self.runs = Runs(self.sandboxes, self.execs, self.registry)
         self.one_shots = OneShots(
-            self.sandboxes, self.registry, self.leases, self.long_polls, self.check_able, settings.run_code_concurrency
+            self.sandboxes,
+            self.registry,
+            self.files,
+            self.leases,
+            self.long_polls,
+            self.check_able,
+            settings.run_code_concurrency,
         )
-        self.code = CodeRunner(self.one_shots, self.files, self.long_polls)
-        self.batches = BatchRunner(self.one_shots, self.files)
+        self.code = CodeRunner(self.one_shots, self.long_polls)
+        self.batches = BatchRunner(self.one_shots)
         self._replicas: Replicas | None = None
         self.is_one_of_several = False
         """Whether other servers may have sandboxes that this one is asked for."""
@@ -196,8 +202,7 @@ class Service:
     def stop_waiting(self) -> None:
         """End long polls and streams with an error that makes clients come back to the next server."""
         self.long_polls.close()
-        self.code.stop()
-        self.batches.stop()
+        self.one_shots.stop()
         for feed in list(self.execs.feeds):
             feed.fail(stopping_error())
 
