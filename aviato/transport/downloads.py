@@ -7,9 +7,9 @@ import hashlib
 import ipaddress
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
+from aviato.system.foreign_http import foreign_session, moment, sent_on_to
 from aviato.system.proxies import proxy_of
 from aviato.system.threads import in_thread
 
@@ -96,7 +96,7 @@ async def _fetch(url: str, path: str) -> Download:
                 if count > MOST_BYTES:
                     raise DownloadError(f"it is larger than {MOST_BYTES} bytes")
                 await in_thread(_write, file, digest, piece)
-            return Download(f"sha256:{digest.hexdigest()}", count, _mtime(answer.headers.get("Last-Modified")))
+            return Download(f"sha256:{digest.hexdigest()}", count, _mtime(answer))
     finally:
         await in_thread(file.close)
 
@@ -113,22 +113,15 @@ async def _answered(url: str) -> AsyncIterator[aiohttp.ClientResponse]:
     from yarl import URL
 
     places = _Places()
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALL_SECONDS, sock_read=STALL_SECONDS)
     connector = aiohttp.TCPConnector(resolver=places.resolver(), force_close=True)
     try:
-        async with aiohttp.ClientSession(
-            connector=connector,
-            timeout=timeout,
-            headers={"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "aviato"},
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-        ) as session:
+        async with foreign_session(connector, connect_seconds=STALL_SECONDS, stall_seconds=STALL_SECONDS) as session:
             target = URL(url)
             for _ in range(MOST_REDIRECTS + 1):
                 places.look(target)
                 async with session.get(target, allow_redirects=False, proxy=proxy_of(str(target))) as answer:
-                    location = answer.headers.get("Location")
-                    if answer.status not in (301, 302, 303, 307, 308) or location is None:
+                    location = sent_on_to(answer)
+                    if location is None:
                         _check(answer)
                         yield answer
                         return
@@ -167,11 +160,8 @@ def _onward(at: URL, location: str) -> URL:
     return target
 
 
-def _mtime(said: str | None) -> int:
-    try:
-        return 0 if said is None else max(0, int(parsedate_to_datetime(said).timestamp()))
-    except (ValueError, OverflowError):
-        return 0
+def _mtime(answer: aiohttp.ClientResponse) -> int:
+    return max(0, int(moment(answer.headers.get("Last-Modified")) or 0))
 
 
 class _NotThere(OSError):

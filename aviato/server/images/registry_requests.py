@@ -7,13 +7,13 @@ import ipaddress
 import random
 import time
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from aviato.exceptions import SandboxImageError
 from aviato.server.images.image_errors import image_error, quoted
 from aviato.server.images.registry_tokens import LARGEST_ANSWER_BYTES, Answer, RegistryTokens, login, read_challenges
+from aviato.system.foreign_http import foreign_session, moment, sent_on_to
 from aviato.system.proxies import proxy_of
 from aviato.system.threads import in_thread
 
@@ -220,8 +220,8 @@ class RegistryRequests:
         origin = target.origin()
         for _ in range(MOST_REDIRECTS):
             response = await self._send(target, headers, method, body=body)
-            location = response.headers.get("Location")
-            if response.status not in (301, 302, 303, 307, 308) or location is None:
+            location = sent_on_to(response)
+            if location is None:
                 return response
             response.close()
             target = self._located(target, location)
@@ -311,15 +311,10 @@ class RegistryRequests:
 
             authorities = await in_thread(ssl.create_default_context)
             if self._session is None:
-                self._session = aiohttp.ClientSession(
-                    connector=aiohttp.TCPConnector(limit=8, ssl=authorities),
-                    cookie_jar=aiohttp.DummyCookieJar(),
-                    timeout=aiohttp.ClientTimeout(
-                        total=None, sock_connect=self._patience.connect_seconds, sock_read=self._patience.stall_seconds
-                    ),
-                    # Digests are of the bytes as they are.
-                    auto_decompress=False,
-                    headers={"Accept-Encoding": "identity", "User-Agent": "aviato"},
+                self._session = foreign_session(
+                    aiohttp.TCPConnector(limit=8, ssl=authorities),
+                    connect_seconds=self._patience.connect_seconds,
+                    stall_seconds=self._patience.stall_seconds,
                 )
         return self._session
 
@@ -365,14 +360,10 @@ async def _paced(pieces: AsyncIterator[bytes], timer: asyncio.Timeout, stall_sec
 
 def _retry_after(text: str | None) -> float | None:
     """Seconds, given as such or as a date."""
-    if text is None:
-        return None
-    if text.strip().isdecimal():
+    if text is not None and text.strip().isdecimal():
         return float(text.strip()[:9])
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, OverflowError):
-        return None
+    at = moment(text)
+    return None if at is None else max(0.0, at - time.time())
 
 
 def is_allowed(url: str) -> bool:
