@@ -159,7 +159,14 @@ class Cluster:
         return own if name is None else f"{own}/{name}"
 
     async def ask(
-        self, method: str, path: str, body: Object | None = None, *, query: Mapping[str, str] | None = None, patch: bool = False
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        patch: bool = False,
+        makes: str | None = None,
     ) -> Object:
         """One request and its answer. One that the API server has not taken is repeated for a while.
 
@@ -169,6 +176,7 @@ class Cluster:
             body: as JSON.
             query: of the address.
             patch: the body is a merge patch.
+            makes: the path of the one object that it makes: it may be repeated once taken, and what is there is the answer.
 
         Raises:
             ClusterError: it was refused, or there is no answer.
@@ -181,7 +189,11 @@ class Cluster:
                     return await self._asked(method, path, body, query, "merge-patch+json" if patch else "json")
             except ClusterError as error:
                 taken = method == "POST" and error.status in (UNREACHABLE, 500, 504)  # It may have been.
-                if error.status not in (UNREACHABLE, TOO_MANY, 500, 503, 504) or taken:
+                if makes is not None and error.status == CONFLICT and error.reason == "AlreadyExists":
+                    there = await self.find(makes)
+                    if there is not None:
+                        return there
+                elif error.status not in (UNREACHABLE, TOO_MANY, 500, 503, 504) or (taken and makes is None):
                     raise
                 wait = error.retry_after_seconds or AGAIN_SECONDS
                 if time.monotonic() + wait > deadline:
@@ -207,18 +219,7 @@ class Cluster:
         Raises:
             ClusterError: see `ask`.
         """
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                return await self.ask("POST", path, body)
-            except ClusterError as error:
-                if error.status == CONFLICT and error.reason == "AlreadyExists":
-                    there = await self.find(f"{path}/{body['metadata']['name']}")
-                    if there is not None:
-                        return there
-                elif error.status not in (UNREACHABLE, 500, 504) or time.monotonic() > deadline:
-                    raise
-            await asyncio.sleep(AGAIN_SECONDS)
+        return await self.ask("POST", path, body, makes=f"{path}/{body['metadata']['name']}")
 
     async def remove(self, path: str, *, grace_seconds: int | None = None) -> None:
         """Take an object away; none is no error.

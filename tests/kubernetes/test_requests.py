@@ -1,0 +1,100 @@
+"""What is asked of an API server again, and what is not: an API server that answers as it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+from aiohttp import web
+
+pytest.importorskip("kubernetes_asyncio", reason="the extra kubernetes is not installed")
+
+from aviato.server.backends.kubernetes import cluster as cluster_module
+from aviato.server.backends.kubernetes.cluster import Cluster, ClusterError
+
+pytestmark = pytest.mark.anyio
+
+POD = {"metadata": {"name": "one"}}
+THERE = {"metadata": {"name": "one", "uid": "of an earlier try"}}
+EXISTS = (409, {"reason": "AlreadyExists", "message": "it is there"})
+
+
+@contextlib.asynccontextmanager
+async def answering(tmp_path, monkeypatch, answers):
+    """A cluster whose API server gives these answers, and what it was asked."""
+    asked = []
+
+    async def answer(request):
+        asked.append((request.method, request.path))
+        status, body = answers.pop(0)
+        return web.json_response(body, status=status)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    named = {"name": "x", "cluster": {"server": f"http://127.0.0.1:{port}"}}
+    context = {"name": "x", "context": {"cluster": "x", "user": "x"}}
+    config = {"clusters": [named], "contexts": [context], "users": [{"name": "x", "user": {}}], "current-context": "x"}
+    (tmp_path / "config").write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    cluster = await Cluster.connect(None, "tests")
+    try:
+        yield cluster, asked
+        assert not answers
+    finally:
+        await cluster.close()
+        await runner.cleanup()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(cluster_module, "AGAIN_SECONDS", 0.01)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_what_was_not_taken_is_asked_again(tmp_path, monkeypatch, status):
+    async with answering(tmp_path, monkeypatch, [(status, {}), (201, THERE)]) as (cluster, asked):
+        assert await cluster.ask("POST", cluster.path("pods"), POD) == THERE
+        assert asked == [("POST", "/api/v1/namespaces/tests/pods")] * 2
+
+
+@pytest.mark.parametrize("status", [500, 504])
+async def test_what_may_have_been_taken_is_asked_again_only_where_that_is_harmless(tmp_path, monkeypatch, status):
+    async with answering(tmp_path, monkeypatch, [(status, {}), (status, {}), (200, THERE)]) as (cluster, asked):
+        with pytest.raises(ClusterError) as raised:
+            await cluster.ask("POST", cluster.path("pods"), POD)
+        assert raised.value.status == status and len(asked) == 1
+        assert await cluster.ask("GET", cluster.path("pods", "one")) == THERE
+
+
+async def test_an_object_that_an_earlier_try_has_made_is_it(tmp_path, monkeypatch):
+    async with answering(tmp_path, monkeypatch, [(500, {}), EXISTS, (200, THERE)]) as (cluster, asked):
+        assert await cluster.make(cluster.path("pods"), POD) == THERE
+        assert [method for method, _ in asked] == ["POST", "POST", "GET"]
+        assert asked[-1][1] == "/api/v1/namespaces/tests/pods/one"
+
+
+async def test_one_that_goes_while_another_of_its_name_is_made(tmp_path, monkeypatch):
+    async with answering(tmp_path, monkeypatch, [EXISTS, (404, {}), (201, THERE)]) as (cluster, _):
+        assert await cluster.make(cluster.path("pods"), POD) == THERE
+
+
+@pytest.mark.parametrize("status", [403, 404, 409, 422])
+async def test_what_is_refused_is_not_made(tmp_path, monkeypatch, status):
+    async with answering(tmp_path, monkeypatch, [(status, {"message": "no"})]) as (cluster, _):
+        with pytest.raises(ClusterError, match="no"):
+            await cluster.make(cluster.path("pods"), POD)
+
+
+async def test_it_is_not_asked_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_module, "PATIENCE_SECONDS", 0.0)
+    for answer in (EXISTS, (500, {}), (503, {})):
+        answers = [answer, (404, {})] if answer is EXISTS else [answer]
+        async with answering(tmp_path, monkeypatch, answers) as (cluster, _):
+            with pytest.raises(ClusterError):
+                await cluster.make(cluster.path("pods"), POD)
