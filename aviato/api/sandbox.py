@@ -438,7 +438,7 @@ async def _wait_running(handle: SandboxHandle) -> None:
 async def _wait_ended(handle: SandboxHandle, limit: float | None, raise_on_termination: bool) -> None:
     import asyncio
 
-    from aviato.core.lifecycle import ending_error
+    from aviato.core.sandbox_endings import ending_error
 
     try:
         async with asyncio.timeout(limit):

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
     from aviato.bridge.operation import OperationRef
     from aviato.calls.sandbox_config import Connection, SandboxConfig
+    from aviato.core.beginning import Beginning
     from aviato.core.client import Client
     from aviato.core.concurrency_slots import ConcurrencySlots
     from aviato.core.lease import Lease
-    from aviato.core.lifecycle import Beginning, SandboxHandle
+    from aviato.core.lifecycle import SandboxHandle
     from aviato.core.snapshots import Fork
     from aviato.policy.metrics import Metrics
     from aviato.wire.images import ImagePull

@@ -14,7 +14,8 @@ from aviato.exceptions import AviatoError, AviatoValidationError
 from aviato.log import logger
 
 if TYPE_CHECKING:
-    from aviato.core.lifecycle import SandboxHandle
+    from aviato.core.known_sandbox import KnownSandbox
+    from aviato.core.starting_sandbox import StartingSandbox
 
 WARNING_SECONDS = 30.0
 RELEASE_AGAIN_SECONDS = 1.0
@@ -37,10 +38,10 @@ class ConcurrencySlots:
     def _begin_anew(self) -> None:
         self._next_ticket = 0
         self._tickets: list[int] = []
-        self._waiting: dict[int, tuple[SandboxHandle, asyncio.Future[None]]] = {}
+        self._waiting: dict[int, tuple[StartingSandbox, asyncio.Future[None]]] = {}
         self._ticket_of: dict[str, int] = {}
-        self._holding: dict[str, SandboxHandle] = {}
-        self._let_go: dict[str, SandboxHandle] = {}
+        self._holding: dict[str, StartingSandbox] = {}
+        self._let_go: dict[str, StartingSandbox] = {}
         self._leaving: set[str] = set()
         self._resting: set[str] = set()
         self._watches: dict[str, asyncio.Task[None]] = {}
@@ -56,7 +57,7 @@ class ConcurrencySlots:
 
     # -- coming and going
 
-    def join(self, handle: SandboxHandle) -> asyncio.Future[None]:
+    def join(self, handle: StartingSandbox) -> asyncio.Future[None]:
         """Take a slot, or wait for one at the end of the queue; resolves with the slot.
 
         Raises:
@@ -77,7 +78,7 @@ class ConcurrencySlots:
             logger.info("sandbox %s waits: place %d in its session's queue, %d of %d in use", handle.sandbox_id, *place)
         return turn
 
-    def hold(self, handle: SandboxHandle) -> None:
+    def hold(self, handle: StartingSandbox) -> None:
         """Count one that lives already, even beyond the limit."""
         self._enter()
         if handle.sandbox_id not in self._ticket_of:
@@ -89,12 +90,12 @@ class ConcurrencySlots:
         ticket = self._ticket_of.get(sandbox_id)
         return None if ticket is None else bisect_left(self._tickets, ticket) + 1
 
-    def created(self, handle: SandboxHandle) -> None:
+    def created(self, handle: KnownSandbox) -> None:
         """The server has it now."""
         self._enter()
         self._update()
 
-    def leaving(self, handle: SandboxHandle, now: bool) -> None:
+    def leaving(self, handle: KnownSandbox, now: bool) -> None:
         """It was told to end, so its slot will be free without releasing another; or that came to nothing."""
         self._enter()
         if now and handle.sandbox_id in self._holding:
@@ -103,7 +104,7 @@ class ConcurrencySlots:
             self._leaving.discard(handle.sandbox_id)
             self._update()
 
-    def leave(self, handle: SandboxHandle) -> bool:
+    def leave(self, handle: KnownSandbox) -> bool:
         """It has ended, will not start, or waits no more; True if it still waited."""
         self._enter()
         name = handle.sandbox_id
@@ -119,11 +120,11 @@ class ConcurrencySlots:
         self._update()
         return ticket is not None
 
-    def let_go(self, handle: SandboxHandle) -> None:
+    def let_go(self, handle: KnownSandbox) -> None:
         """Nobody can use it any more, and its commands have ended: it may be released."""
         self._enter()
-        if handle.sandbox_id in self._holding:
-            self._let_go[handle.sandbox_id] = handle
+        if (held := self._holding.get(handle.sandbox_id)) is not None:
+            self._let_go[handle.sandbox_id] = held
             self._update()
 
     def close(self) -> None:
@@ -167,7 +168,7 @@ class ConcurrencySlots:
         if watch is not None:
             watch.cancel()
 
-    async def _watch(self, handle: SandboxHandle) -> None:
+    async def _watch(self, handle: StartingSandbox) -> None:
         try:
             while not handle.see(await handle.client.poll(handle.sandbox_id, "ended")).status.is_terminal:
                 pass
@@ -184,7 +185,7 @@ class ConcurrencySlots:
             self._releases.add(task)
             task.add_done_callback(self._releases.discard)
 
-    async def _release(self, handle: SandboxHandle) -> None:
+    async def _release(self, handle: StartingSandbox) -> None:
         try:
             await handle.release()
         except AviatoError as error:
@@ -196,7 +197,7 @@ class ConcurrencySlots:
             asyncio.get_running_loop().call_later(RELEASE_AGAIN_SECONDS, self._rested, handle)
             self.leaving(handle, False)
 
-    def _rested(self, handle: SandboxHandle) -> None:
+    def _rested(self, handle: StartingSandbox) -> None:
         self._resting.discard(handle.sandbox_id)
         self._update()
 

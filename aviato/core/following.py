@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from aviato.core.client import Client
-    from aviato.core.lifecycle import SandboxHandle
+    from aviato.core.known_sandbox import KnownSandbox
     from aviato.wire.sandboxes import SandboxInfo
 
 SOON_SECONDS = 0.2
@@ -41,22 +41,22 @@ class Following:
         self._turns = {until: asyncio.Semaphore(AT_A_TIME) for until in ("running", "ended")}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
-        self._made: weakref.WeakSet[SandboxHandle] = weakref.WeakSet()
-        self._ending: weakref.WeakSet[SandboxHandle] = weakref.WeakSet()
+        self._made: weakref.WeakSet[KnownSandbox] = weakref.WeakSet()
+        self._ending: weakref.WeakSet[KnownSandbox] = weakref.WeakSet()
 
     @property
     def alive(self) -> int:
         """How many sandboxes may live that this process made, still has an object of, and takes with it."""
         return sum(handle.leased and not handle.is_known_to_be("ended") for handle in list(self._made))
 
-    def accepted(self, handle: SandboxHandle) -> None:
+    def accepted(self, handle: KnownSandbox) -> None:
         """A sandbox is made, and may not run yet."""
         self._made.add(handle)
         self._stopped = False
         if not handle.is_known_to_be("running"):
             self._later(SOON_SECONDS, handle, self._until_running)
 
-    def runs(self, handle: SandboxHandle) -> None:
+    def runs(self, handle: KnownSandbox) -> None:
         """A sandbox runs: what it was made with says when it ends."""
         made = handle.create_fields or {}
         lifetime, idle = made.get("max_lifetime_seconds"), made.get("idle_timeout_seconds")
@@ -67,12 +67,12 @@ class Following:
         if idle is not None:
             self._later(idle + AFTER_SECONDS, handle, self._if_idle)
 
-    def may_have_ended(self, handle: SandboxHandle) -> None:
+    def may_have_ended(self, handle: KnownSandbox) -> None:
         """A call has failed by the end of a sandbox."""
         if not handle.is_known_to_be("ended"):
             self._begin(self._look(weakref.ref(handle)))
 
-    def is_ending(self, handle: SandboxHandle) -> None:
+    def is_ending(self, handle: KnownSandbox) -> None:
         """The server said that a sandbox is about to end, which it will whatever is called."""
         if handle not in self._ending and not handle.is_known_to_be("ended"):
             self._ending.add(handle)
@@ -84,7 +84,7 @@ class Following:
         for task in self._tasks:
             task.cancel()
 
-    def _later(self, seconds: float, handle: SandboxHandle, then: Callable[[weakref.ref[SandboxHandle]], object]) -> None:
+    def _later(self, seconds: float, handle: KnownSandbox, then: Callable[[weakref.ref[KnownSandbox]], object]) -> None:
         asyncio.get_running_loop().call_later(seconds, then, weakref.ref(handle))
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
@@ -95,15 +95,15 @@ class Following:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _until_running(self, ref: weakref.ref[SandboxHandle]) -> None:
+    def _until_running(self, ref: weakref.ref[KnownSandbox]) -> None:
         if (handle := ref()) is not None and not handle.is_known_to_be("running"):
             self._begin(self._wait(ref, "running"))
 
-    def _until_ended(self, ref: weakref.ref[SandboxHandle]) -> None:
+    def _until_ended(self, ref: weakref.ref[KnownSandbox]) -> None:
         if (handle := ref()) is not None and not handle.is_known_to_be("ended"):
             self._begin(self._wait(ref, "ended"))
 
-    def _if_idle(self, ref: weakref.ref[SandboxHandle]) -> None:
+    def _if_idle(self, ref: weakref.ref[KnownSandbox]) -> None:
         handle = ref()
         if handle is None or handle.is_known_to_be("ended"):
             return
@@ -114,20 +114,20 @@ class Following:
         else:
             self._begin(self._look(ref, again_seconds=idle))
 
-    async def _wait(self, ref: weakref.ref[SandboxHandle], until: str) -> None:
+    async def _wait(self, ref: weakref.ref[KnownSandbox], until: str) -> None:
         while True:
             async with self._turns[until]:
                 known = await self._ask(ref, until, lambda sandbox_id: self._client.poll(sandbox_id, until))
             if known:
                 return
 
-    async def _look(self, ref: weakref.ref[SandboxHandle], again_seconds: float | None = None) -> None:
+    async def _look(self, ref: weakref.ref[KnownSandbox], again_seconds: float | None = None) -> None:
         known = await self._ask(ref, "ended", self._client.get)
         handle = ref()
         if not known and again_seconds is not None and handle is not None:
             self._later(again_seconds, handle, self._if_idle)
 
-    async def _ask(self, ref: weakref.ref[SandboxHandle], until: str, request: Callable[[str], Awaitable[SandboxInfo]]) -> bool:
+    async def _ask(self, ref: weakref.ref[KnownSandbox], until: str, request: Callable[[str], Awaitable[SandboxInfo]]) -> bool:
         """Whether nothing is left to ask about it."""
         handle, server = ref(), self._client.transport.server
         if handle is None or handle.is_known_to_be(until) or (server.endpoint.embedded and not server.up):

@@ -12,8 +12,8 @@ from aviato.log import logger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aviato.core.beginning import Beginning
     from aviato.core.client import Client
-    from aviato.core.lifecycle import Beginning
     from aviato.wire.pools import PoolInfo
 
 AGAIN_SECONDS = 20.0
