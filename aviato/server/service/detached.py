@@ -147,9 +147,7 @@ class Detached:
                 if (removal := self._removals.get(os.path.join(sandbox.sandbox_id, state.exec_id))) is not None:
                     await asyncio.wait((removal,))  # The same id came to nothing before.
                 await in_thread(output.make)
-            offsets = output.offsets
-            subscription = sandbox.link.subscribe(state.spec(), state.exec_id, offsets[1], offsets[2])
-            await keep(sandbox.link, subscription, output, lambda frame: self._note(state, output, frame))
+            await keep(sandbox.link, state.spec(), state.exec_id, output, lambda frame: self._note(state, output, frame))
         except SandboxGone as gone:
             output.lose(gone.ended)
         except AviatoError as error:

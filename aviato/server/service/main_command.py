@@ -15,7 +15,6 @@ from aviato.wire.frames import FrameType
 
 if TYPE_CHECKING:
     from aviato.server.link.link import Process1Link
-    from aviato.server.link.subscription import Subscription
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.wire.frames import Frame
 
@@ -54,12 +53,8 @@ class MainCommand:
             timeout_seconds=None,
             main=True,
         )
-        offsets = sandbox.output.offsets
-        subscription = link.subscribe(spec, spec.exec_id, offsets[1], offsets[2])
         begun = asyncio.get_running_loop().create_future()
-        sandbox.spawn(
-            asyncio.create_task(self._keep(sandbox, link, subscription, begun), name=f"output of {sandbox.sandbox_id}")
-        )
+        sandbox.spawn(asyncio.create_task(self._keep(sandbox, link, spec, begun), name=f"output of {sandbox.sandbox_id}"))
         await begun
 
     async def drained(self, sandbox: LiveSandbox, seconds: float) -> None:
@@ -70,13 +65,11 @@ class MainCommand:
                     async for _ in sandbox.output.read(follow=True, begin=sandbox.output.total):
                         pass
 
-    async def _keep(
-        self, sandbox: LiveSandbox, link: Process1Link, subscription: Subscription, begun: asyncio.Future[None]
-    ) -> None:
+    async def _keep(self, sandbox: LiveSandbox, link: Process1Link, spec: ExecSpec, begun: asyncio.Future[None]) -> None:
         output = sandbox.output
         assert output is not None
         try:
-            await keep(link, subscription, output, lambda frame: _tell(begun, frame))
+            await keep(link, spec, spec.exec_id, output, lambda frame: _tell(begun, frame))
         except SandboxGone as gone:
             if not begun.done():
                 begun.set_exception(gone)

@@ -10,8 +10,7 @@ from aviato.wire.frames import FrameType
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aviato.server.link.link import Process1Link
-    from aviato.server.link.subscription import Subscription
+    from aviato.server.link.link import ExecSpec, Process1Link
     from aviato.wire.frames import Frame
 
 Piece = tuple[int, int, bytes]
@@ -32,18 +31,21 @@ class Sink(Protocol):
         """Take the last frame; False if process 1 must remember it still."""
 
 
-async def keep(link: Process1Link, subscription: Subscription, sink: Sink, note: Callable[[Frame], None]) -> None:
-    """Keep all output of a command until its last frame.
+async def keep(link: Process1Link, spec: ExecSpec | None, exec_id: str, sink: Sink, note: Callable[[Frame], None]) -> None:
+    """Start a command unless its id is known, and keep all its output from where the sink is until its last frame.
 
     Args:
         link: to process 1, which is told what is kept.
-        subscription: of the command, from the sink's offsets on.
+        spec: of the command; None of one that runs there already.
+        exec_id: of the command.
         sink: where the output goes.
         note: told each frame that is not output, once what came before it is kept.
 
     Raises:
         SandboxGone: the sandbox ended first.
+        AviatoValidationError: it cannot be asked for.
     """
+    subscription = link.subscribe(spec, exec_id, sink.offsets[1], sink.offsets[2])
     try:
         while True:
             await subscription.wait()
@@ -60,7 +62,7 @@ async def keep(link: Process1Link, subscription: Subscription, sink: Sink, note:
                 if frame.type not in (FrameType.DATA, FrameType.GAP):
                     note(frame)
             if pieces or done:
-                link.acknowledge(subscription.exec_id, sink.offsets[1], sink.offsets[2], done)
+                link.acknowledge(exec_id, sink.offsets[1], sink.offsets[2], done)
     finally:
         subscription.close()
 
