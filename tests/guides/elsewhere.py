@@ -1,4 +1,4 @@
-"""The guides' code blocks on servers of another backend: a module says which by its fixture `serving`, and takes all of this."""
+"""The guides' code blocks on another backend: a module says which by its fixture `serving`, and takes all of this."""
 
 from __future__ import annotations
 
