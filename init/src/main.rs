@@ -24,6 +24,7 @@ mod host_name;
 mod idempotency;
 mod input;
 mod json;
+mod keys;
 mod killing;
 mod layer;
 mod limits;
@@ -66,7 +67,7 @@ usage: aviato-init zygote --control FD [--gives-ids] [--copy FD]
        aviato-init serve --connection FD --listener FD --note FD
        aviato-init serve --place DIRECTORY
        aviato-init serve --port NUMBER
-       aviato-init install PATH
+       aviato-init install PATH [--key FILE]
        aviato-init layer --into FD [--owners] [--below FD]… [--most-bytes N] [--most-files N]
                          [--gives-ids --control FD]
        aviato-init layer --count FD [--gives-ids --control FD]
@@ -77,7 +78,9 @@ usage: aviato-init zygote --control FD [--gives-ids] [--copy FD]
 zygote makes sandboxes for a server, whom it hears by a socket of messages. With --gives-ids it asks to be
 mapped subordinate ids first. serve is process 1 of a sandbox that somebody else has made; with --place it
 finds there what it has to do, since container engines pass no descriptors on; with --port the server that
-proves the key in the variable AVIATO_KEY says so over the network. install copies this program to a path.
+proves the key in the variable AVIATO_KEY, or in the file that AVIATO_KEY_FILE names and that it removes, says
+so over the network. install copies this program to a path; with --key it leaves in a new file the key of the
+pod AVIATO_POD_UID, which it makes of the key in AVIATO_POOL_KEY.
 layer reads one layer of an image, a tar, and makes of it a directory that overlayfs can be given; it prints
 JSON. With --count it prints the same of such a directory that is there already. With --pack it writes the
 tar of one, and JSON of what went wrong to its standard error. probe tries what sandboxes
@@ -105,6 +108,9 @@ fn main() {
     let said = match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         Some(("serve", flags)) => serve(flags),
         Some(("install", [path])) => install(path),
+        Some(("install", [path, flag, file])) if flag == "--key" => {
+            install(path).and_then(|()| keys::leave(file).map_err(|why| format!("aviato-init install: {why}")))
+        }
         Some(("zygote", flags)) => zygote(flags),
         Some(("layer", flags)) => layer(flags),
         Some(("probe", flags)) => probe(flags),

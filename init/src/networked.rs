@@ -13,16 +13,18 @@ use crate::carried;
 use crate::confine::Failure;
 use crate::errors::Variables;
 use crate::json::{self, Value};
+use crate::keys;
 use crate::newcomers::{self, Newcomer, Newcomers, Progress, MOST, PATIENCE_SECONDS};
 use crate::supervisor::{Descent, Descriptors, Supervisor, Surroundings};
 use crate::sys;
-use crate::zygote::{descent_of, hexadecimal, say_failed};
+use crate::zygote::{descent_of, say_failed};
 
-const KEY: &str = "AVIATO_KEY";
 const TERMINATION_LOG: &str = "AVIATO_TERMINATION_LOG";
-const KEY_BYTES: usize = 32;
 const CLUSTERS_OWN: &[u8] = b"KUBERNETES_";
 const MOST_PLAN_BYTES: usize = 1 << 20;
+/// Of a plan, which say how long it is.
+const HEAD_BYTES: usize = 4;
+const PIECE_BYTES: usize = 64 << 10;
 /// So long it waits for the first server.
 const FIRST_SECONDS: u64 = 600;
 /// With it process 1 ends where no server came.
@@ -37,9 +39,7 @@ const FAILED: i32 = 85;
 pub fn serve(port: &str) -> Result<(), String> {
     let failed = |error: io::Error| format!("port {port}: {error}");
     sys::control(sys::PR_SET_DUMPABLE, 0).map_err(failed)?; // First: nobody inside reads the key.
-    let key = key_in(env::var_os(KEY).map(OsStringExt::into_vec));
-    sys::overwrite_variable(KEY.as_bytes());
-    let key = key.ok_or_else(|| format!("{KEY} has to be {KEY_BYTES} bytes in hexadecimal digits"))?;
+    let key = keys::take()?;
     let log = env::var_os(TERMINATION_LOG)
         .and_then(|path| std::fs::OpenOptions::new().append(true).open(path).map_err(|_| ()).ok());
     let around = surroundings();
@@ -89,15 +89,9 @@ pub fn serve(port: &str) -> Result<(), String> {
     }
 }
 
-/// Nothing but a key: what is read for less than it says could be guessed.
-fn key_in(text: Option<Vec<u8>>) -> Option<Vec<u8>> {
-    let text = text.filter(|text| text.len() == 2 * KEY_BYTES && text.iter().all(u8::is_ascii_hexdigit))?;
-    Some(hexadecimal(Some(&Value::Text(text))))
-}
-
 /// What the image says of its commands.
 fn surroundings() -> Surroundings {
-    let own = [KEY, TERMINATION_LOG];
+    let own = [keys::KEY, keys::KEY_FILE, TERMINATION_LOG];
     let environment: Variables = env::vars_os()
         .filter(|(name, _)| {
             !name.as_bytes().starts_with(CLUSTERS_OWN) && !own.iter().any(|one| OsStr::new(one) == name)
@@ -108,17 +102,29 @@ fn surroundings() -> Surroundings {
     Surroundings { environment, directory }
 }
 
-/// Waits for a server that proves the key and sends a plan; ends where none comes.
+/// Waits for a server that proves the key and sends a plan; ends where none comes. Nobody is waited for alone.
 fn first(listener: &OwnedFd, key: &[u8]) -> (OwnedFd, Value) {
     let begun = Instant::now();
     let mut waiting: Vec<(Newcomer, Instant)> = Vec::new();
+    let mut servers: Vec<Server> = Vec::new();
     while begun.elapsed() < Duration::from_secs(FIRST_SECONDS) {
-        let fds: Vec<&OwnedFd> =
-            std::iter::once(listener).chain(waiting.iter().map(|(newcomer, _)| &newcomer.socket)).collect();
+        let fds: Vec<&OwnedFd> = std::iter::once(listener)
+            .chain(waiting.iter().map(|(newcomer, _)| &newcomer.socket))
+            .chain(servers.iter().map(|server| &server.socket))
+            .collect();
         let readable = sys::wait_readable(&fds, 1000);
+        let (of_newcomers, of_servers) = readable[1..].split_at(waiting.len());
+        for number in (0..servers.len()).rev() {
+            let is_late = is_over(servers[number].since);
+            match if of_servers[number] { servers[number].hear() } else { Ok(None) } {
+                Ok(Some(plan)) => return (servers.swap_remove(number).socket, plan),
+                Ok(None) if !is_late => {}
+                // A server that goes before it has said all of it, or takes too long, makes room for the next.
+                Ok(None) | Err(_) => drop(servers.remove(number)),
+            }
+        }
         for number in (0..waiting.len()).rev() {
-            let late = waiting[number].1.elapsed() > Duration::from_secs_f64(PATIENCE_SECONDS);
-            let progress = match (readable[number + 1], late) {
+            let progress = match (of_newcomers[number], is_over(waiting[number].1)) {
                 (true, _) => waiting[number].0.hear(key, false),
                 (false, true) => Progress::Refused,
                 (false, false) => Progress::Waits,
@@ -128,17 +134,13 @@ fn first(listener: &OwnedFd, key: &[u8]) -> (OwnedFd, Value) {
             }
             let (newcomer, _) = waiting.remove(number);
             if progress == Progress::Proved {
-                // A server that goes before it has said all of it makes room for the next.
-                if let Ok(plan) = read_plan(&newcomer.socket) {
-                    return (newcomer.socket, plan);
-                }
+                make_room(&mut servers);
+                servers.push(Server::new(newcomer.socket));
             }
         }
         if readable[0] {
             if let Ok(newcomer) = sys::accept(listener).and_then(Newcomer::new) {
-                if waiting.len() >= MOST {
-                    waiting.remove(0);
-                }
+                make_room(&mut waiting);
                 waiting.push((newcomer, Instant::now()));
             }
         }
@@ -146,45 +148,61 @@ fn first(listener: &OwnedFd, key: &[u8]) -> (OwnedFd, Value) {
     sys::exit_now(ORPHANED)
 }
 
-fn read_plan(socket: &OwnedFd) -> io::Result<Value> {
-    let head = read_whole(socket, 4)?;
+fn is_over(since: Instant) -> bool {
+    since.elapsed() > Duration::from_secs_f64(PATIENCE_SECONDS)
+}
+
+/// The oldest goes for a newer one.
+fn make_room<T>(those: &mut Vec<T>) {
+    if those.len() >= MOST {
+        those.remove(0);
+    }
+}
+
+/// One that has proved the key, and what has come of its plan: four bytes of its length, and the plan.
+struct Server {
+    socket: OwnedFd,
+    since: Instant,
+    said: Vec<u8>,
+}
+
+impl Server {
+    fn new(socket: OwnedFd) -> Server {
+        Server { socket, since: Instant::now(), said: Vec::new() }
+    }
+
+    /// Hears what is there, and none of what comes behind the plan; gives the plan once it is whole.
+    ///
+    /// # Errors
+    /// It has gone, or what it says is no plan.
+    fn hear(&mut self) -> io::Result<Option<Value>> {
+        loop {
+            let missing = match self.said.get(..HEAD_BYTES) {
+                None => HEAD_BYTES - self.said.len(),
+                Some(head) => HEAD_BYTES + size_in(head)? - self.said.len(),
+            };
+            if missing == 0 {
+                let plan = json::parse(&self.said[HEAD_BYTES..]);
+                return plan.map(Some).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why));
+            }
+            let have = self.said.len();
+            self.said.resize(have + missing.min(PIECE_BYTES), 0);
+            let count = sys::read_some(&self.socket, &mut self.said[have..]);
+            self.said.truncate(have + count.as_ref().map_or(0, |count| *count));
+            match count {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) if matches!(sys::number_of(&error), sys::EAGAIN | sys::EINTR) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn size_in(head: &[u8]) -> io::Result<usize> {
     let size = head.iter().fold(0, |size, byte| size << 8 | usize::from(*byte));
     if size > MOST_PLAN_BYTES {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    json::parse(&read_whole(socket, size)?).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
-}
-
-/// So many bytes, and none that come behind them.
-fn read_whole(socket: &OwnedFd, size: usize) -> io::Result<Vec<u8>> {
-    let mut found = vec![0; size];
-    let mut have = 0;
-    while have < size {
-        if !sys::wait_readable(&[socket], (PATIENCE_SECONDS * 1000.0) as i32)[0] {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        match sys::read_some(socket, &mut found[have..]) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => have += count,
-            Err(error) if matches!(sys::number_of(&error), sys::EAGAIN | sys::EINTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_is_all_of_its_digits() {
-        assert_eq!(key_in(Some(b"0aF1".repeat(16))), Some([0x0a, 0xf1].repeat(16)));
-        for wrong in
-            [b"0".repeat(63), b"0".repeat(65), b"0g".repeat(32), b"".to_vec(), [&b"0".repeat(63)[..], b"\n"].concat()]
-        {
-            assert_eq!(key_in(Some(wrong)), None);
-        }
-        assert_eq!(key_in(None), None);
-    }
+    Ok(size)
 }

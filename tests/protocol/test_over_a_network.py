@@ -251,6 +251,42 @@ async def test_it_waits_for_another_server_until_it_has_its_plan() -> None:
         peer.close()
 
 
+async def trickle(sock: socket.socket, seconds: float) -> None:
+    """A plan that never becomes whole."""
+    await say(sock, (1 << 20).to_bytes(4, "big"))
+    while True:
+        await say(sock, b" ")
+        await asyncio.sleep(seconds)
+
+
+async def test_a_server_that_says_its_plan_slowly_keeps_no_other_away() -> None:
+    async with place() as there:
+        slow, state = await there.server()
+        assert state == "new"
+        saying = asyncio.ensure_future(trickle(slow, 0.05))
+        strangers = [there.dial() for _ in range(50)]
+        async with asyncio.timeout(5):
+            peer = await configured(there)
+            assert (await peer.sh("echo on")).stdout == "on\n"
+            assert await read(slow, 1) == b""
+        saying.cancel()
+        await asyncio.gather(saying, return_exceptions=True)
+        assert len(await read(strangers[-1], 32)) == 32
+        peer.close()
+
+
+async def test_a_plan_has_to_be_whole_in_time() -> None:
+    async with place() as there:
+        began, (slow, _) = asyncio.get_running_loop().time(), await there.server()
+        saying = asyncio.ensure_future(trickle(slow, 1.0))
+        assert await read(slow, 1) == b""
+        assert 9 < asyncio.get_running_loop().time() - began < 15
+        saying.cancel()
+        await asyncio.gather(saying, return_exceptions=True)
+        peer = await configured(there)
+        peer.close()
+
+
 async def test_a_plan_that_fails_is_told_everybody() -> None:
     async with place() as there:
         sock, _ = await there.server()
@@ -300,6 +336,43 @@ async def test_a_command_without_the_key_can_do_nothing_with_it(security: Securi
         )
         assert not peer.closed.is_set() and not peer.takes_descriptors.is_set()
         peer.close()
+
+
+FOUND = """
+import os, sys
+wanted, parts = [word.encode() for word in sys.argv[1:]], []
+for top, directories, files in os.walk("/"):
+    directories[:] = [name for name in directories if os.path.join(top, name) not in ("/sys", "/usr", "/lib", "/lib64")]
+    for name in files:
+        path = os.path.join(top, name)
+        try:
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
+                said = file.read(1 << 20) or b""
+        except OSError:
+            continue
+        parts += [path for word in wanted if word in said and not path.endswith("cmdline")]
+print(parts, os.listdir("/.aviato-key"), [name for name in os.environ if name.startswith("AVIATO_")])
+"""
+
+
+@pytest.mark.parametrize("security", ["restricted", "root"])
+async def test_a_key_that_came_in_a_file_is_nowhere(security: Security) -> None:
+    """Neither its own nor the pool's, of which it was made."""
+    pool_key = secrets.token_bytes(32)
+    async with place(security, pool_key=pool_key) as there:
+        peer = await configured(there)
+        words = [pool_key.hex(), there.key.hex()]
+        seen = await peer.run("python3", "-I", "-c", FOUND, *words)
+        assert (seen.stdout, seen.stderr) == ("[] [] []\n", "")
+        seen = await peer.run("python3", "-I", "-c", INSIDE, str(there.port))
+        assert seen.stdout == "PermissionError " * 3 + "PermissionError\nFalse []\n"
+        peer.close()
+
+
+async def test_without_its_file_it_does_not_begin() -> None:
+    with pytest.raises(AssertionError, match="ended with 2"):
+        async with place(variables={"AVIATO_KEY_FILE": "/nothing"}):
+            pass
 
 
 async def test_nobody_on_the_machine_reads_the_key_where_the_kernel_shows_it() -> None:

@@ -58,6 +58,16 @@ async def prove(sock: socket.socket, key: bytes, *, seconds: float = 10.0) -> Li
     return _STATES[state]
 
 
+def key_of_pod(pool_key: bytes, uid: str) -> bytes:
+    """The key of a pod that was made with others from one template: only its init container has seen that of the pool.
+
+    Args:
+        pool_key: of all of them.
+        uid: of the pod.
+    """
+    return _mac(pool_key, b"aviato pod 1\0" + uid.encode())
+
+
 async def _read(sock: socket.socket, count: int) -> bytes:
     loop, found = asyncio.get_running_loop(), b""
     while len(found) < count:

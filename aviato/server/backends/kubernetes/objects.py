@@ -23,6 +23,8 @@ PORT = 7723
 PROGRAM_DIRECTORY = "/.aviato"
 PROGRAM = f"{PROGRAM_DIRECTORY}/aviato-init"
 WORKSPACE = "/workspace"
+KEY_DIRECTORY = "/.aviato-key"
+"""In a pod that was made from a template: process 1 finds its key there, and leaves nothing."""
 KEY = "key"
 """In a sandbox's Secret: by which its process 1 knows a server."""
 RECORD = "record"
