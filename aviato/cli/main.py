@@ -24,6 +24,7 @@ VERBS = {
     "stop": "Stop sandboxes.",
     "image": "Pull, build, list and remove images.",
     "serve": "Serve sandboxes to others.",
+    "kubernetes": "Print manifests of a cluster that fit a server.",
     "bench": "Measure how fast sandboxes are on this machine.",
     "doctor": "Say what this machine gives, and how to repair what is missing.",
 }

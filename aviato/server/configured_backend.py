@@ -12,6 +12,7 @@ from aviato.server.backends.registry import make_backend
 
 if TYPE_CHECKING:
     from aviato.server.backends.base import Backend
+    from aviato.server.backends.kubernetes.options import ClusterOptions
     from aviato.server.settings import ServerSettings
     from aviato.server.state_dir import StateDirectory
 
@@ -47,25 +48,40 @@ def configured_backend(settings: ServerSettings, folder: StateDirectory, *, embe
         options["default_image"] = settings.default_image
         options["address"] = settings.docker_host
     if settings.backend == "kubernetes":
-        from aviato.server.backends.kubernetes.options import ClusterOptions
-
         options["default_image"] = settings.default_image
-        options["options"] = ClusterOptions(
-            context=settings.kubernetes_context,
-            namespace=settings.kubernetes_namespace,
-            claim=settings.kubernetes_claim,
-            init_image=settings.kubernetes_init_image,
-            reach=settings.kubernetes_reach,
-            security=settings.kubernetes_security,
-            runtime_class=settings.kubernetes_runtime_class,
-            pull_secrets=settings.kubernetes_pull_secret,
-            pool_label=settings.kubernetes_pool_label,
-            start_seconds=settings.kubernetes_start,
-        )
+        options["options"] = cluster_options(settings)
     backend = make_backend(settings.backend, **options)
     if settings.warm:
         backend.require(Capability.POOLS, settings.source("warm"))
     return backend
+
+
+def cluster_options(settings: ServerSettings) -> ClusterOptions:
+    """What settings say of a cluster.
+
+    Raises:
+        AviatoValidationError: two of them do not go together.
+    """
+    from aviato.server.backends.kubernetes.options import ClusterOptions
+
+    if settings.kubernetes_warm_pool is not None and settings.kubernetes_objects != "agent-sandbox":
+        message = f"{settings.source('kubernetes_warm_pool')} {settings.kubernetes_warm_pool}: pods have no such pools; "
+        message += f"{settings.source('kubernetes_objects')} agent-sandbox has"
+        raise AviatoValidationError(message, field_violations={"kubernetes_warm_pool": "needs agent-sandbox"})
+    return ClusterOptions(
+        context=settings.kubernetes_context,
+        namespace=settings.kubernetes_namespace,
+        claim=settings.kubernetes_claim,
+        init_image=settings.kubernetes_init_image,
+        reach=settings.kubernetes_reach,
+        security=settings.kubernetes_security,
+        runtime_class=settings.kubernetes_runtime_class,
+        pull_secrets=settings.kubernetes_pull_secret,
+        pool_label=settings.kubernetes_pool_label,
+        start_seconds=settings.kubernetes_start,
+        objects=settings.kubernetes_objects,
+        warm_pool=settings.kubernetes_warm_pool,
+    )
 
 
 def _free(settings: ServerSettings, base: int) -> int:

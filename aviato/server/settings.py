@@ -79,6 +79,14 @@ class ServerSettings(BaseModel):
         (), description="Secret of the namespace with credentials of a registry, for the pods' images; may be repeated."
     )
     kubernetes_pool_label: str = Field("aviato.dev/pool", description="Label of nodes that runway_ids are values of.")
+    kubernetes_objects: Literal["pods", "agent-sandbox"] = Field(
+        "pods",
+        description="What is asked for: pods, or agent-sandbox for Sandboxes, whose controller (kubernetes-sigs/agent-sandbox, "
+        "v1beta1) makes the pods.",
+    )
+    kubernetes_warm_pool: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")] | None = Field(
+        None, description="SandboxWarmPool from which sandboxes are taken that want what it gives; with agent-sandbox."
+    )
     kubernetes_start: Seconds = Field(300.0, description="Seconds that a pod may be on its way, its image included.")
     api_key_file: str | None = Field(
         None, description="File with one API key a line, and behind it its tenant and what it is limited to."

@@ -22,11 +22,11 @@ const POD: &str = "AVIATO_POD_UID";
 const KEY_BYTES: usize = 32;
 const OF_A_POD: &[u8] = b"aviato pod 1\0";
 
-/// The key, from where it is then no more.
+/// The key, from where it is then no more, and whether this is a pod of a pool, which may wait for long until it is anybody's.
 ///
 /// # Errors
 /// There is none, or it would stay.
-pub fn take() -> Result<Vec<u8>, String> {
+pub fn take() -> Result<(Vec<u8>, bool), String> {
     let named = env::var_os(KEY_FILE);
     let key = match &named {
         Some(path) => {
@@ -37,7 +37,8 @@ pub fn take() -> Result<Vec<u8>, String> {
     };
     sys::overwrite_variable(KEY.as_bytes());
     let name = if named.is_some() { KEY_FILE } else { KEY };
-    key_in(key).ok_or_else(|| format!("{name} has to be {KEY_BYTES} bytes in hexadecimal digits"))
+    let key = key_in(key).ok_or_else(|| format!("{name} has to be {KEY_BYTES} bytes in hexadecimal digits"))?;
+    Ok((key, named.is_some()))
 }
 
 /// What is in a file, which is overwritten and removed.

@@ -25,7 +25,7 @@ const MOST_PLAN_BYTES: usize = 1 << 20;
 /// Of a plan, which say how long it is.
 const HEAD_BYTES: usize = 4;
 const PIECE_BYTES: usize = 64 << 10;
-/// So long it waits for the first server.
+/// So long it waits for the first server. In a pool that begins once one has proved the key: until then the pool has it.
 const FIRST_SECONDS: u64 = 600;
 /// With it process 1 ends where no server came.
 pub const ORPHANED: i32 = 83;
@@ -39,7 +39,7 @@ const FAILED: i32 = 85;
 pub fn serve(port: &str) -> Result<(), String> {
     let failed = |error: io::Error| format!("port {port}: {error}");
     sys::control(sys::PR_SET_DUMPABLE, 0).map_err(failed)?; // First: nobody inside reads the key.
-    let key = keys::take()?;
+    let (key, is_pooled) = keys::take()?;
     let log = env::var_os(TERMINATION_LOG)
         .and_then(|path| std::fs::OpenOptions::new().append(true).open(path).map_err(|_| ()).ok());
     let around = surroundings();
@@ -47,7 +47,7 @@ pub fn serve(port: &str) -> Result<(), String> {
     let listener = newcomers::listen(port.parse().map_err(|_| format!("{port} is no port"))?).map_err(failed)?;
     sys::never_block(&listener).map_err(failed)?;
     let note = sys::make_memory_file().map_err(failed)?; // Nobody reads it: its exit status says how it ended.
-    let (connection, request) = first(&listener, &key);
+    let (connection, request) = first(&listener, &key, is_pooled);
     let grouped = request.get("grouped") == Some(&Value::Bool(true));
     let groups = if grouped { carried::open_groups() } else { Vec::new() };
     let (sockets, asked) = match carried::confined(&request) {
@@ -103,11 +103,11 @@ fn surroundings() -> Surroundings {
 }
 
 /// Waits for a server that proves the key and sends a plan; ends where none comes. Nobody is waited for alone.
-fn first(listener: &OwnedFd, key: &[u8]) -> (OwnedFd, Value) {
-    let begun = Instant::now();
+fn first(listener: &OwnedFd, key: &[u8], is_pooled: bool) -> (OwnedFd, Value) {
+    let mut waits_since = if is_pooled { None } else { Some(Instant::now()) };
     let mut waiting: Vec<(Newcomer, Instant)> = Vec::new();
     let mut servers: Vec<Server> = Vec::new();
-    while begun.elapsed() < Duration::from_secs(FIRST_SECONDS) {
+    while waits_since.map_or(true, |since| since.elapsed() < Duration::from_secs(FIRST_SECONDS)) {
         let fds: Vec<&OwnedFd> = std::iter::once(listener)
             .chain(waiting.iter().map(|(newcomer, _)| &newcomer.socket))
             .chain(servers.iter().map(|server| &server.socket))
@@ -134,6 +134,7 @@ fn first(listener: &OwnedFd, key: &[u8]) -> (OwnedFd, Value) {
             }
             let (newcomer, _) = waiting.remove(number);
             if progress == Progress::Proved {
+                waits_since.get_or_insert_with(Instant::now);
                 make_room(&mut servers);
                 servers.push(Server::new(newcomer.socket));
             }

@@ -31,7 +31,7 @@ def test_every_overlay_is_taken_by_the_api_server(namespace: Cluster, overlay):
 def test_what_every_server_has(overlay):
     objects = built(DEPLOY / "base" if overlay is None else DEPLOY / "overlays" / overlay)
     pod, server = container_of(objects)
-    assert pod["automountServiceAccountToken"] is (overlay == "pods")  # They speak with the API server.
+    assert pod["automountServiceAccountToken"] is (overlay in ("pods", "agent-sandbox"))  # They speak with the API server.
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert server[probe]["httpGet"]["path"] == "/v1/health"
     assert server["resources"]["requests"] and server["resources"]["limits"]["memory"]

@@ -23,6 +23,8 @@ EXAMPLES = {
     "kubernetes_runtime_class": ("gvisor", "gvisor"),
     "kubernetes_pull_secret": ("a,b", ("a", "b")),
     "kubernetes_pool_label": ("example.org/pool", "example.org/pool"),
+    "kubernetes_objects": ("agent-sandbox", "agent-sandbox"),
+    "kubernetes_warm_pool": ("python", "python"),
     "kubernetes_start": ("60", 60.0),
     "docker_host": ("unix:///run/docker.sock", "unix:///run/docker.sock"),
     "default_image": ("python:3.13", "python:3.13"),
@@ -79,6 +81,7 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
         "backend": "local",
         "kubernetes_reach": "direct",
         "kubernetes_security": "restricted",
+        "kubernetes_objects": "pods",
         "egress_allow_cidr": "192.168.0.0/16",
         "allowed_host": "a.b",
     }
@@ -112,6 +115,7 @@ def test_precedence_is_flag_environment_file_default(name, tmp_path):
         ("state_dir", "~/state"), ("max_sandboxes", "many"), ("max_sandboxes", ""), ("max_queued_sandboxes", "-1"),
         ("run_code_concurrency", "0"), ("orphan_timeout", "0"), ("record_retention", "soon"), ("max_detached_lifetime", "0"),
         ("kubernetes_claim", "A_b"), ("kubernetes_reach", "proxy"), ("kubernetes_security", "privileged"),
+        ("kubernetes_objects", "sandboxes"), ("kubernetes_warm_pool", "A_b"),
         ("kubernetes_start", "0"), ("sandbox_uid_base", "0"), ("sandbox_uid_base", "4294967295"),
     ],
 )  # fmt: skip

@@ -319,6 +319,7 @@ ELSEWHERE = {
     "write it to a file": "tests/verdicts and tests/functions: what is too long, or no text",
     "pass it as standard input": "tests/cli/test_cli.py",
     "did you mean": "tests/cli/test_advice.py and tests/surface/test_meant.py",
+    "agent-sandbox with its API": "tests/kubernetes/agent_sandbox: a cluster without it",
     "AVIATO_API_KEY": "tests/server/test_callers.py",
     "AVIATO_STATE_DIR": "a directory of another user",
     "is no name for an image": "tests/images/test_operations.py",

@@ -12,7 +12,8 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import pytest
 
@@ -36,6 +37,16 @@ class Namespace:
         self.image = image
         self.init_image = init_image
 
+    def settings(self, claim: str | None = None) -> dict[str, Any]:
+        """Of a server, by default with a claim of its own."""
+        return {
+            "backend": "kubernetes",
+            "default_image": self.image,
+            "kubernetes_namespace": self.name,
+            "kubernetes_claim": claim or f"{CLAIM}-{uuid.uuid4().hex[:8]}",
+            "kubernetes_init_image": self.init_image,
+        }
+
     def kubectl(self, *words: str, given: str | None = None, check: bool = True) -> str:
         """What it prints."""
         done = subprocess.run(["kubectl", "-n", self.name, *words], input=given, capture_output=True, text=True, timeout=60)
@@ -55,28 +66,38 @@ class Namespace:
 
     def pod(self, sandbox_id: str) -> dict[str, Any]:
         """The pod of a sandbox."""
-        return next(one for one in self.all("pods") if one["metadata"]["labels"]["aviato.dev/sandbox"] == sandbox_id)
+        return next(one for one in self.all("pods") if one["metadata"]["labels"].get("aviato.dev/sandbox") == sandbox_id)
 
 
-@pytest.fixture(scope="session")
-def namespace() -> Iterator[Namespace]:
-    """One for this process; nothing of ours is in it at the end."""
+Made = TypeVar("Made", bound=Namespace)
+
+
+@contextmanager
+def own_namespace(kind: type[Made]) -> Iterator[Made]:
+    """One for this process, which goes with all that is in it."""
     missing = [name for name in NAMES if name not in GIVEN]
     if missing:
         pytest.skip(f"{', '.join(missing)}: not set; see tests/kubernetes/pods/images.py")
-    made = Namespace(f"aviato-{uuid.uuid4().hex[:8]}", GIVEN[NAMES[1]], GIVEN[NAMES[2]])
+    made = kind(f"aviato-{uuid.uuid4().hex[:8]}", GIVEN[NAMES[1]], GIVEN[NAMES[2]])
     done = subprocess.run(["kubectl", "create", "namespace", made.name], capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"the cluster cannot be used: {done.stderr.strip()}")
     try:
         yield made
+    finally:
+        made.kubectl("delete", "configmap", "--all", check=False)
+        subprocess.run(["kubectl", "delete", "namespace", made.name, "--wait=false"], capture_output=True)
+
+
+@pytest.fixture(scope="session")
+def namespace() -> Iterator[Namespace]:
+    """One for this process; nothing of ours is in it at the end."""
+    with own_namespace(Namespace) as made:
+        yield made
         deadline = time.monotonic() + 30
         while left := [one["metadata"]["name"] for kind in ("pods", "secrets") for one in made.all(kind)]:
             assert time.monotonic() < deadline, left
             time.sleep(0.1)
-    finally:
-        made.kubectl("delete", "configmap", "--all", check=False)
-        subprocess.run(["kubectl", "delete", "namespace", made.name, "--wait=false"], capture_output=True)
 
 
 @pytest.fixture(scope="module")
@@ -99,14 +120,7 @@ def make_kubernetes(
     """Makes a server on the cluster, which is the one that clients ask."""
 
     def make(**settings: Any) -> Any:
-        options: dict[str, Any] = {
-            "backend": "kubernetes",
-            "default_image": namespace.image,
-            "kubernetes_namespace": namespace.name,
-            "kubernetes_claim": f"{CLAIM}-{uuid.uuid4().hex[:8]}",
-            "kubernetes_init_image": namespace.init_image,
-        }
-        running = make_server(**options | settings)
+        running = make_server(**namespace.settings() | settings)
         monkeypatch.setenv("AVIATO_BASE_URL", running.url)
         return running
 

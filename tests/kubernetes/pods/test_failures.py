@@ -27,16 +27,6 @@ def wait_until(happened: Callable[[], object], seconds: float = 30) -> None:
         time.sleep(0.05)
 
 
-def settings(namespace: Namespace, claim: str) -> dict[str, Any]:
-    return {
-        "backend": "kubernetes",
-        "default_image": namespace.image,
-        "kubernetes_namespace": namespace.name,
-        "kubernetes_claim": claim,
-        "kubernetes_init_image": namespace.init_image,
-    }
-
-
 def test_a_sandbox_outlives_its_server_and_is_taken_up(make_kubernetes: Callable[..., Any], namespace: Namespace) -> None:
     server = make_kubernetes(kubernetes_claim="outlives")
     sandbox = aviato.Sandbox.run(detached=True)
@@ -44,7 +34,7 @@ def test_a_sandbox_outlives_its_server_and_is_taken_up(make_kubernetes: Callable
     running = sandbox.exec(["sh", "-c", "sleep 2; echo done"])
     time.sleep(0.2)
     server.stop(signal.SIGKILL)
-    server.restart(**settings(namespace, "outlives"))
+    server.restart(**namespace.settings("outlives"))
     assert running.result().stdout == "done\n"
     again = aviato.Sandbox.from_id(sandbox.sandbox_id).result()
     assert again.read_file("f").result() == b"kept"
@@ -135,7 +125,7 @@ def test_a_server_that_dies_in_the_middle_of_commands_loses_nothing(
     make_server: Callable[..., Any], namespace: Namespace, service: Service
 ) -> None:
     """Another one takes its sandboxes over: no result is lost, and nothing runs twice."""
-    one, two = (make_server(**settings(namespace, "several")) for _ in range(2))
+    one, two = (make_server(**namespace.settings("several")) for _ in range(2))
     service.lead_to(one)
     with aviato.Session() as session:
         sandboxes = [session.sandbox() for _ in range(4)]
@@ -155,7 +145,7 @@ def test_a_server_that_dies_in_the_middle_of_commands_loses_nothing(
 def test_two_servers_have_each_other_s_sandboxes(
     make_server: Callable[..., Any], namespace: Namespace, service: Service
 ) -> None:
-    one, two = (make_server(**settings(namespace, "both")) for _ in range(2))
+    one, two = (make_server(**namespace.settings("both")) for _ in range(2))
     service.lead_to(one)
     sandbox = aviato.Sandbox.run(detached=True, tags=["shared"]).wait()
     sandbox.write_file("f", b"kept").result()

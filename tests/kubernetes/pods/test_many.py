@@ -13,7 +13,7 @@ import pytest
 
 import aviato
 from tests.kubernetes.pods.conftest import Namespace
-from tests.kubernetes.pods.test_failures import Service, service, settings, wait_until
+from tests.kubernetes.pods.test_failures import Service, service, wait_until
 from tests.matrices import deep
 
 __all__ = ["service"]
@@ -30,7 +30,7 @@ def test_many_survive_the_death_of_a_server(
     make_server: Callable[..., Any], namespace: Namespace, service: Service, many: int
 ) -> None:
     """In the middle of their commands: no result is lost, none is another's, and nothing runs twice."""
-    one, two = (make_server(**settings(namespace, "many"), max_sandboxes=many) for _ in range(2))
+    one, two = (make_server(**namespace.settings("many"), max_sandboxes=many) for _ in range(2))
     service.lead_to(one)
     asked = aviato.ResourceOptions(requests={"cpu": "5m", "memory": "16Mi"}, limits={"memory": "64Mi"})
     with aviato.Session() as session:

@@ -23,9 +23,12 @@ from aviato.server.backends.kubernetes.images import PodImages, pull_failed
 from aviato.server.backends.kubernetes.labels import CLAIM, PLACE, SERVER
 from aviato.server.backends.kubernetes.limits import NOT_COUNTED, pod_limits
 from aviato.server.backends.kubernetes.options import ClusterOptions
+from aviato.server.backends.kubernetes.pod_maker import PodMaker
 from aviato.server.backends.kubernetes.pod_state import last_warning
 from aviato.server.backends.kubernetes.pods import Pods
 from aviato.server.backends.kubernetes.reach import NotReached, begin, reach
+from aviato.server.backends.kubernetes.sandbox_maker import SandboxMaker
+from aviato.server.backends.kubernetes.start_errors import did_not_start
 from aviato.server.backends.landlock import rules
 from aviato.server.backends.local import bounds, filters
 from aviato.server.backends.local import probe as local_probe
@@ -97,6 +100,7 @@ class KubernetesBackend(Backend):
         self._images = PodImages(default_image)
         self._cluster: Cluster | None = None
         self._pods: Pods | None = None
+        self._pod_maker: PodMaker | None = None
         self._owner: Object = {}
         self._filters = (b"", b"")
         self._directory = directory / "kubernetes"
@@ -121,12 +125,26 @@ class KubernetesBackend(Backend):
             for policy in objects.policies(self._options.claim, self._owner):
                 await cluster.make(cluster.path("networkpolicies", group="apis/networking.k8s.io/v1"), policy)
             self._server = await in_thread(self._named)
-            self._pods = Pods(cluster, self._options.claim, self._has_ended)
+            self._pods = Pods(cluster, self._options.claim, self._server, self._has_ended)
             await self._pods.open()
+            self._pod_maker = await self._opened(cluster, self._pods)
         except ClusterError as error:
             await self.close()
             raise error.as_error("the backend cannot begin") from error
         self._sweeper = asyncio.create_task(self._sweep(), name="pods of servers that are gone")
+
+    async def _opened(self, cluster: Cluster, pods: Pods) -> PodMaker:
+        if self._options.objects == "pods":
+            return PodMaker(cluster, pods, self._options)
+        maker = SandboxMaker(cluster, pods, self._options)
+        try:
+            await maker.open()
+            if self._options.warm_pool is not None:
+                await maker.keep_key(self._owner)
+        except BaseException:
+            await maker.close()
+            raise
+        return maker
 
     def _named(self) -> str:
         """The same after a restart on the same state."""
@@ -143,9 +161,11 @@ class KubernetesBackend(Backend):
             await asyncio.sleep(SWEEP_SECONDS)
             now = time.monotonic()
             ended = set(self._live_pods().ended_of_others(self._server))
-            seen = {place_id: seen.get(place_id, now) for place_id in ended}
+            waiting = set(self._maker().without_pod(self._server))
+            seen = {place_id: seen.get(place_id, now) for place_id in ended | waiting}
             for place_id, since in seen.items():
-                if now - since > ABANDONED_SECONDS:
+                patience = ABANDONED_SECONDS if place_id in ended else ABANDONED_SECONDS + self._options.start_seconds
+                if now - since > patience:
                     try:
                         await self._remove(place_id)
                     except ClusterError as error:
@@ -160,6 +180,9 @@ class KubernetesBackend(Backend):
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
             self._sweeper = None
+        if self._pod_maker is not None:
+            await self._pod_maker.close()
+            self._pod_maker = None
         if self._pods is not None:
             await self._pods.close()
             self._pods = None
@@ -206,6 +229,11 @@ class KubernetesBackend(Backend):
             raise SandboxUnavailableError("the backend is closed")
         return self._pods
 
+    def _maker(self) -> PodMaker:
+        if self._pod_maker is None:
+            raise SandboxUnavailableError("the backend is closed")
+        return self._pod_maker
+
     # -- what can be had ------------------------------------------------------------------------------------------------
 
     def resolve_image(self, reference: str | None, *, fallback: str | None = None) -> ResolvedImage:
@@ -240,7 +268,9 @@ class KubernetesBackend(Backend):
     def waits_for(self, sandbox_id: str) -> str | None:
         """See `Backend`."""
         state = None if self._pods is None else self._pods.state(sandbox_id)
-        if state is None or state.phase != "waits":
+        if state is None:
+            return None if self._pod_maker is None else self._pod_maker.waits_for(sandbox_id)
+        if state.phase != "waits":
             return None
         said = self._trouble.get(sandbox_id) or state.message
         return f"{state.reason}: {said}" if said else state.reason
@@ -249,14 +279,12 @@ class KubernetesBackend(Backend):
 
     async def create(self, spec: SandboxSpec) -> Process1Link:
         """See `Backend`."""
-        cluster, sandbox_id = self._live_cluster(), spec.sandbox_id
+        sandbox_id = spec.sandbox_id
         image = self._images.current(spec.image)
         assert image.image_id is not None
+        self._live_pods().expect(sandbox_id)
         try:
-            body = objects.secret(spec, secrets.token_bytes(32), self._options.claim, self._server, self._owner)
-            key = _key_in(await cluster.make(cluster.path("secrets"), body))
-            body = objects.pod(spec, image.image_id, self.limits(spec), self._options, self._server, self._owner)
-            self._live_pods().note(await cluster.make(cluster.path("pods"), body))
+            key = await self._asked_for(spec, image.image_id)
         except ClusterError as error:
             raise error.as_error("the pod could not be made", sandbox_id) from error
         try:
@@ -269,17 +297,35 @@ class KubernetesBackend(Backend):
         self._links[sandbox_id] = link
         return link
 
-    async def _started(self, sandbox_id: str, image: ResolvedImage, key: bytes) -> socket.socket:
+    async def _asked_for(self, spec: SandboxSpec, image: str) -> bytes | None:
+        """Have a pod on its way, and its key; None: it is made of a pool's."""
+        cluster, maker = self._live_cluster(), self._maker()
+        may_be_there = await maker.gives(spec)
+        key = None if may_be_there else secrets.token_bytes(32)
+        body = objects.secret(spec, key, self._options.claim, self._server, self._owner)
+        kept = await cluster.make(cluster.path("secrets"), body)
+        if may_be_there and await maker.claim(spec, self._server, self._owner):
+            return None
+        if may_be_there:
+            body = {"data": objects.key_data(secrets.token_bytes(32))}
+            path = cluster.path("secrets", objects.name_of(spec.sandbox_id))
+            kept = await cluster.ask("PATCH", path, body, patch=True)
+        await maker.make(spec, objects.pod(spec, image, self.limits(spec), self._options, self._server, self._owner))
+        return objects.key_in(kept)
+
+    async def _started(self, sandbox_id: str, image: ResolvedImage, key: bytes | None) -> socket.socket:
         """A connection to the process 1 of a pod that is on its way."""
         pods, image_trouble_since = self._live_pods(), None
         asked_events_at = time.monotonic() + 1.0
         while True:
             state = pods.state(sandbox_id)
             if state is None:
-                raise _did_not_start(sandbox_id, "somebody has deleted its pod", "deleted")
-            if state.phase == "ended":
-                raise _did_not_start(sandbox_id, f"{state.reason}: {state.message}", state.reason)
-            if state.phase == "waits" and (state.is_image or state.is_final):
+                if pods.had_one(sandbox_id):
+                    raise did_not_start(sandbox_id, "somebody has deleted its pod", "deleted")
+                self._maker().look_for(sandbox_id)
+            elif state.phase == "ended":
+                raise did_not_start(sandbox_id, f"{state.reason}: {state.message}", state.reason)
+            elif state.phase == "waits" and (state.is_image or state.is_final):
                 image_trouble_since = image_trouble_since or time.monotonic()
                 warning = await self._warning(sandbox_id)
                 if state.is_image:
@@ -287,17 +333,18 @@ class KubernetesBackend(Backend):
                     if not failed.retryable or time.monotonic() - image_trouble_since > IMAGE_SECONDS:
                         raise failed
                 if state.is_final:
-                    raise _did_not_start(sandbox_id, warning or state.message, state.reason)
+                    raise did_not_start(sandbox_id, warning or state.message, state.reason)
             elif state.phase == "runs" or (state.node is not None and state.reason == "starting"):
                 try:
-                    sock, said = await reach(self._live_cluster(), sandbox_id, state, self._options.reach, key)
+                    known = key or self._maker().key(sandbox_id)
+                    sock, said = await reach(self._live_cluster(), state, self._options.reach, known)
                     if said == "new":
                         return sock
                     sock.close()
-                    raise _did_not_start(sandbox_id, "another server has begun it", "taken")
+                    raise did_not_start(sandbox_id, "another server has begun it", "taken")
                 except NotReached as error:
                     log.debug("sandbox %s: %s", sandbox_id, error)
-            if time.monotonic() > asked_events_at:
+            if state is not None and time.monotonic() > asked_events_at:
                 asked_events_at = time.monotonic() + 5.0
                 await self._warning(sandbox_id)
             with suppress(TimeoutError):
@@ -306,8 +353,9 @@ class KubernetesBackend(Backend):
 
     async def _warning(self, sandbox_id: str) -> str | None:
         """What the events of a pod say went wrong last."""
-        cluster = self._live_cluster()
-        selector = f"involvedObject.name={objects.name_of(sandbox_id)},involvedObject.kind=Pod"
+        cluster, state = self._live_cluster(), self._live_pods().state(sandbox_id)
+        name = objects.name_of(sandbox_id) if state is None else state.name
+        selector = f"involvedObject.name={name},involvedObject.kind=Pod"
         try:
             found = await cluster.ask("GET", cluster.path("events"), query={"fieldSelector": selector, "limit": "50"})
         except ClusterError as error:
@@ -323,12 +371,12 @@ class KubernetesBackend(Backend):
             await begin(sock, plan.told(self._options.security, *self._filters))
         except OSError as error:
             sock.close()
-            raise _did_not_start(spec.sandbox_id, str(error), "start_failed") from error
+            raise did_not_start(spec.sandbox_id, str(error), "start_failed") from error
         reopen = partial(self._reopened, spec.sandbox_id)
         try:
             return await Process1Link.connect(spec.sandbox_id, sock, self._configuration(spec), reopen=reopen)
         except SandboxGone as gone:
-            raise _did_not_start(spec.sandbox_id, str(gone), "start_failed") from gone
+            raise did_not_start(spec.sandbox_id, str(gone), "start_failed") from gone
 
     def _configuration(self, spec: SandboxSpec) -> Configuration:
         held = self.limits(spec)
@@ -363,11 +411,10 @@ class KubernetesBackend(Backend):
     async def _label(self, spec: SandboxSpec) -> None:
         cluster, name = self._live_cluster(), objects.name_of(spec.sandbox_id)
         labels = objects.labels(self._options.claim, self._server, spec)
-        body = {"metadata": {"labels": labels, "annotations": objects.own_annotations(spec)}}
         kept = {"data": {objects.RECORD: objects.text_of((spec.record or "").encode())}}
         try:
             await cluster.ask("PATCH", cluster.path("secrets", name), kept, patch=True)
-            self._live_pods().note(await cluster.ask("PATCH", cluster.path("pods", name), body, patch=True))
+            await self._maker().label(spec.sandbox_id, labels, objects.own_annotations(spec))
         except ClusterError as error:
             log.warning("the pod of sandbox %s cannot be labelled: %s", spec.sandbox_id, error.message)
 
@@ -397,6 +444,7 @@ class KubernetesBackend(Backend):
         if self.is_taken(sandbox_id):
             raise SandboxGone(Ended(reason="taken"))
         cluster = self._live_cluster()
+        self._live_pods().expect(sandbox_id)
         try:
             found = await cluster.find(cluster.path("secrets", objects.name_of(sandbox_id)))
         except ClusterError as error:
@@ -404,7 +452,8 @@ class KubernetesBackend(Backend):
         if found is None:
             return None
         try:
-            sock, said = await reach(cluster, sandbox_id, state, self._options.reach, _key_in(found))
+            key = objects.key_in(found) if objects.KEY in found["data"] else self._maker().key(sandbox_id)
+            sock, said = await reach(cluster, state, self._options.reach, key)
         except NotReached as error:
             message = f"process 1 of {sandbox_id} cannot be reached: {error}"
             raise SandboxUnavailableError(message, sandbox_id=sandbox_id, reason="unreachable") from error
@@ -459,7 +508,7 @@ class KubernetesBackend(Backend):
 
     async def _remove(self, sandbox_id: str) -> None:
         cluster, name = self._live_cluster(), objects.name_of(sandbox_id)
-        await cluster.remove(cluster.path("pods", name), grace_seconds=0)
+        await self._maker().remove(sandbox_id)
         await cluster.remove(cluster.path("secrets", name))
         self._live_pods().forget(sandbox_id)
 
@@ -495,8 +544,7 @@ class KubernetesBackend(Backend):
             text = None if kept is None else kept["data"].get(objects.RECORD)
             if not text:
                 return None
-            own = {"metadata": {"labels": {SERVER: self._server}}}
-            pods.note(await cluster.ask("PATCH", cluster.path("pods", name), own, patch=True))
+            await self._maker().label(place_id, {SERVER: self._server})
         except ClusterError as error:
             if error.status == NOT_FOUND:
                 return None
@@ -513,12 +561,3 @@ async def _own_image(cluster: Cluster) -> str | None:
     except ClusterError:
         return None
     return None if pod is None else str(pod["spec"]["containers"][0]["image"])
-
-
-def _key_in(kept: Object) -> bytes:
-    return bytes.fromhex(base64.b64decode(kept["data"][objects.KEY]).decode())
-
-
-def _did_not_start(sandbox_id: str, why: str, reason: str) -> SandboxUnavailableError:
-    message = f"the pod of {sandbox_id} ended while it started: {why}"
-    return SandboxUnavailableError(message, sandbox_id=sandbox_id, reason=reason if reason != "lost" else "start_failed")

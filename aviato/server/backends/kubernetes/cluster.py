@@ -36,7 +36,7 @@ MOST_AT_ONCE = 64
 PER_SECOND = 100.0
 """Requests that begin, on average: what is beyond that waits here, rather than in the queues of an API server."""
 UNREACHABLE = 0
-NOT_FOUND, CONFLICT, GONE, TOO_MANY = 404, 409, 410, 429
+FORBIDDEN, NOT_FOUND, CONFLICT, GONE, TOO_MANY = 403, 404, 409, 410, 429
 PORT_FORWARD = "v4.channel.k8s.io"
 """The subprotocol: messages begin with a byte, twice the place of the port in the request, one more for its errors."""
 PIECE_BYTES = 256 << 10
@@ -74,8 +74,9 @@ class ClusterError(Exception):
             )
         if self.is_unreachable:
             return SandboxUnavailableError(text, sandbox_id=sandbox_id, reason="cluster_unreachable")
-        if self.status in (401, 403):
-            text += "; the server's service account needs the rights of deploy/kubernetes/overlays/pods/role.yaml"
+        if self.status in (401, FORBIDDEN):
+            overlay = "agent-sandbox" if "agents.x-k8s.io" in self.message else "pods"
+            text += f"; the server's service account needs the rights of deploy/kubernetes/overlays/{overlay}/role.yaml"
             return SandboxUnavailableError(text, sandbox_id=sandbox_id, reason="forbidden", retryable=False)
         return SandboxUnavailableError(text, sandbox_id=sandbox_id, reason="cluster")
 

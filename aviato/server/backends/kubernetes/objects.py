@@ -41,6 +41,7 @@ NODE_SECONDS = 5
 SHM = "shm"
 USUAL_CPU, USUAL_MEMORY_BYTES = 0.1, 64 << 20
 """Kept free for who says nothing."""
+KEY_VOLUME_BYTES = 64 << 10
 _COUNTED = "nvidia.com/gpu"
 
 
@@ -57,9 +58,12 @@ def labels(claim: str, server: str, spec: SandboxSpec) -> dict[str, str]:
         server: which of them has it.
         spec: of it.
     """
-    network = "internet" if spec.network == "internet" else "none"
-    own = {CLAIM: claim, PLACE: spec.sandbox_id, SANDBOX: spec.host_name or spec.sandbox_id, SERVER: server}
-    return {**own, NETWORK: network, **tag_labels(spec.tags)}
+    own = {PLACE: spec.sandbox_id, SANDBOX: spec.host_name or spec.sandbox_id, SERVER: server}
+    return {CLAIM: claim, **own, NETWORK: _network(spec), **tag_labels(spec.tags)}
+
+
+def _network(spec: SandboxSpec) -> str:
+    return "internet" if spec.network == "internet" else "none"
 
 
 def own_annotations(spec: SandboxSpec) -> dict[str, str]:
@@ -75,9 +79,9 @@ def unmountable(path: str) -> str | None:
     return "the path has a colon in it, which Kubernetes takes for its own" if ":" in path else None
 
 
-def secret(spec: SandboxSpec, key: bytes, claim: str, server: str, owner: Object) -> Object:
-    """The key of a sandbox, what another server has to know of it, and the files that it finds."""
-    data = {KEY: text_of(key.hex().encode())}
+def secret(spec: SandboxSpec, key: bytes | None, claim: str, server: str, owner: Object) -> Object:
+    """The key of a sandbox (None: a pool's makes it), what another server has to know of it, and the files that it finds."""
+    data = {} if key is None else key_data(key)
     if spec.record is not None:
         data[RECORD] = text_of(spec.record.encode())
     data |= {f"file-{number}": text_of(file.content) for number, file in enumerate(spec.mounted_files)}
@@ -94,6 +98,32 @@ def secret(spec: SandboxSpec, key: bytes, claim: str, server: str, owner: Object
     }
 
 
+def key_data(key: bytes) -> dict[str, str]:
+    """A key as a Secret has it."""
+    return {KEY: text_of(key.hex().encode())}
+
+
+def key_in(kept: Object) -> bytes:
+    """The key that a Secret has."""
+    return bytes.fromhex(base64.b64decode(kept["data"][KEY]).decode())
+
+
+def pool_key(claim: str, key: bytes, owner: Object) -> Object:
+    """The Secret of which the keys of all pods are made that come from templates."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": pool_key_name(claim), "labels": {CLAIM: claim}, "ownerReferences": [owner]},
+        "type": "Opaque",
+        "data": key_data(key),
+    }
+
+
+def pool_key_name(claim: str) -> str:
+    """What that is called."""
+    return f"{claim}-pool-key"
+
+
 def pod(
     spec: SandboxSpec, image: str, held: Mapping[str, Limit], options: ClusterOptions, server: str, owner: Object | None
 ) -> Object:
@@ -108,21 +138,64 @@ def pod(
         owner: what the pod goes with; None: nothing.
     """
     name = name_of(spec.sandbox_id)
-    mounts = [
-        {"name": "program", "mountPath": PROGRAM_DIRECTORY, "readOnly": True},
-        {"name": "workspace", "mountPath": WORKSPACE},
-        {"name": SHM, "mountPath": "/dev/shm"},
-    ]
-    for number, file in enumerate(spec.mounted_files):
-        mounts.append({"name": "files", "mountPath": file.path, "subPath": f"file-{number}", "readOnly": True})
-    volumes: list[Object] = [
-        {"name": "program", "emptyDir": {}},
-        {"name": "workspace", "emptyDir": _sized(held, "disk")},
-        {"name": SHM, "emptyDir": {"medium": "Memory", **_sized(held, SHM)}},
-    ]
+    body = _pod_spec(spec, image, held, options)
+    body["hostname"] = spec.host_name or spec.sandbox_id
+    body["containers"][0]["env"].insert(0, {"name": "AVIATO_KEY", "valueFrom": _from_secret(name)})
     if spec.mounted_files:
         items = [{"key": f"file-{number}", "path": f"file-{number}"} for number in range(len(spec.mounted_files))]
-        volumes.append({"name": "files", "secret": {"secretName": name, "items": items, "defaultMode": 0o444}})
+        body["volumes"].append({"name": "files", "secret": {"secretName": name, "items": items, "defaultMode": 0o444}})
+        for number, file in enumerate(spec.mounted_files):
+            mount = {"name": "files", "mountPath": file.path, "subPath": f"file-{number}", "readOnly": True}
+            body["containers"][0]["volumeMounts"].append(mount)
+    if spec.max_lifetime_seconds is not None:
+        body["activeDeadlineSeconds"] = math.ceil(spec.max_lifetime_seconds + options.start_seconds) + ENDS_LATER_SECONDS
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": labels(options.claim, server, spec),
+            "annotations": own_annotations(spec),
+            **({} if owner is None else {"ownerReferences": [owner]}),
+        },
+        "spec": body,
+    }
+
+
+def pod_template(spec: SandboxSpec, image: str, held: Mapping[str, Limit], options: ClusterOptions) -> Object:
+    """What pods are made from that are nobody's yet: whose they are, their labels and the server's words say later.
+
+    Its init container alone sees the key of the pool; what it leaves is the key of this pod, which process 1 takes.
+
+    Args:
+        spec: image, network, resources and placement of all of them.
+        image: as the nodes' engines have it.
+        held: their limits.
+        options: of the servers that will have them.
+    """
+    body = _pod_spec(spec, image, held, options)
+    key = f"{KEY_DIRECTORY}/key"
+    mount = {"name": "key", "mountPath": KEY_DIRECTORY}
+    body["volumes"].append({"name": "key", "emptyDir": {"medium": "Memory", "sizeLimit": str(KEY_VOLUME_BYTES)}})
+    (init,), (container,) = body["initContainers"], body["containers"]
+    init["command"] += ["--key", key]
+    init["env"] = [
+        {"name": "AVIATO_POOL_KEY", "valueFrom": _from_secret(pool_key_name(options.claim))},
+        {"name": "AVIATO_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+    ]
+    init["volumeMounts"].append(mount)
+    container["env"].insert(0, {"name": "AVIATO_KEY_FILE", "value": key})
+    container["volumeMounts"].append(mount)
+    own = {CLAIM: options.claim, NETWORK: _network(spec)}
+    return {"metadata": {"labels": own, "annotations": {f"{PREFIX}image": spec.image.reference}}, "spec": body}
+
+
+def _from_secret(name: str) -> Object:
+    return {"secretKeyRef": {"name": name, "key": KEY}}
+
+
+def _pod_spec(spec: SandboxSpec, image: str, held: Mapping[str, Limit], options: ClusterOptions) -> Object:
+    """What all pods with these resources are alike in."""
     body: Object = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
@@ -137,7 +210,6 @@ def pod(
             for what in ("unreachable", "not-ready")
         ],
         "enableServiceLinks": False,
-        "hostname": spec.host_name or spec.sandbox_id,
         "terminationGracePeriodSeconds": 1,
         "securityContext": pod_security(options),
         "initContainers": [
@@ -157,36 +229,29 @@ def pod(
                 "image": image,
                 "imagePullPolicy": "IfNotPresent",
                 "command": [PROGRAM, "serve", "--port", str(PORT)],
-                "env": [
-                    {"name": "AVIATO_KEY", "valueFrom": {"secretKeyRef": {"name": name, "key": KEY}}},
-                    {"name": "AVIATO_TERMINATION_LOG", "value": "/dev/termination-log"},
-                ],
+                "env": [{"name": "AVIATO_TERMINATION_LOG", "value": "/dev/termination-log"}],
                 "ports": [{"name": "aviato", "containerPort": PORT}],
                 "securityContext": security(options),
                 "resources": resources(spec, held),
-                "volumeMounts": mounts,
+                "volumeMounts": [
+                    {"name": "program", "mountPath": PROGRAM_DIRECTORY, "readOnly": True},
+                    {"name": "workspace", "mountPath": WORKSPACE},
+                    {"name": SHM, "mountPath": "/dev/shm"},
+                ],
             }
         ],
-        "volumes": volumes,
+        "volumes": [
+            {"name": "program", "emptyDir": {}},
+            {"name": "workspace", "emptyDir": _sized(held, "disk")},
+            {"name": SHM, "emptyDir": {"medium": "Memory", **_sized(held, SHM)}},
+        ],
         **_placed(spec, options),
     }
-    if spec.max_lifetime_seconds is not None:
-        body["activeDeadlineSeconds"] = math.ceil(spec.max_lifetime_seconds + options.start_seconds) + ENDS_LATER_SECONDS
     if options.runtime_class is not None:
         body["runtimeClassName"] = options.runtime_class
     if options.pull_secrets:
         body["imagePullSecrets"] = [{"name": one} for one in options.pull_secrets]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "labels": labels(options.claim, server, spec),
-            "annotations": own_annotations(spec),
-            **({} if owner is None else {"ownerReferences": [owner]}),
-        },
-        "spec": body,
-    }
+    return body
 
 
 def pod_security(options: ClusterOptions) -> Object:

@@ -7,6 +7,7 @@ from typing import Literal
 
 Reach = Literal["direct", "forward"]
 Security = Literal["restricted", "root"]
+Objects = Literal["pods", "agent-sandbox"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,9 @@ class ClusterOptions:
         pull_secrets: names of secrets with credentials of registries.
         pool_label: the label of nodes that says in which pool one is.
         start_seconds: how long a pod may be on its way.
+        objects: what is asked for: `pods`, or with `agent-sandbox` Sandboxes of kubernetes-sigs/agent-sandbox, whose controller
+            makes the pods.
+        warm_pool: a SandboxWarmPool of the namespace, from which those are taken that want what it gives; None: none.
     """
 
     context: str | None = None
@@ -36,3 +40,5 @@ class ClusterOptions:
     pull_secrets: tuple[str, ...] = ()
     pool_label: str = "aviato.dev/pool"
     start_seconds: float = 300.0
+    objects: Objects = "pods"
+    warm_pool: str | None = None

@@ -40,6 +40,7 @@ class PodState:
         node: where it is.
         image_id: of the image, as the node's engine has it.
         uid: of the pod.
+        name: of the pod.
     """
 
     phase: Phase
@@ -51,6 +52,7 @@ class PodState:
     node: str | None = None
     image_id: str | None = None
     uid: str = ""
+    name: str = ""
 
     @property
     def left(self) -> str | None:
@@ -72,6 +74,7 @@ def state_of(pod: Object, container: str) -> PodState:
         "node": (pod.get("spec") or {}).get("nodeName"),
         "image_id": found.get("imageID") or None,
         "uid": str(pod["metadata"].get("uid", "")),
+        "name": str(pod["metadata"].get("name", "")),
     }
     state = found.get("state") or {}
     if (over := _ended(status, state)) is not None:

@@ -6,10 +6,11 @@ import shlex
 from typing import TYPE_CHECKING
 
 from aviato.server.backends.base import Check
+from aviato.server.backends.kubernetes import agent_sandbox
 from aviato.server.backends.kubernetes.cluster import ClusterError
 
 if TYPE_CHECKING:
-    from aviato.server.backends.kubernetes.cluster import Cluster
+    from aviato.server.backends.kubernetes.cluster import Cluster, Object
     from aviato.server.backends.kubernetes.options import ClusterOptions
 
 RIGHTS: tuple[tuple[str, str, str, str], ...] = (
@@ -21,7 +22,24 @@ RIGHTS: tuple[tuple[str, str, str, str], ...] = (
 )
 """What a server does: group, kind, subresource, verb."""
 FORWARD = ("", "pods", "portforward", "get")
-ROLE = "kubectl apply -k deploy/kubernetes/overlays/pods"
+AGENT_SANDBOX: tuple[tuple[str, str, str, str], ...] = tuple(
+    (agent_sandbox.CORE_GROUP, agent_sandbox.SANDBOXES, "", verb)
+    for verb in ("create", "get", "list", "watch", "delete", "patch")
+)
+WARM_POOL: tuple[tuple[str, str, str, str], ...] = (
+    ("", "secrets", "", "patch"),
+    *(
+        (agent_sandbox.EXTENSIONS_GROUP, agent_sandbox.CLAIMS, "", verb)
+        for verb in ("create", "get", "list", "watch", "delete", "patch")
+    ),
+    *((agent_sandbox.EXTENSIONS_GROUP, kind, "", "get") for kind in (agent_sandbox.POOLS, agent_sandbox.TEMPLATES)),
+)
+ROLES = {
+    "pods": "kubectl apply -k deploy/kubernetes/overlays/pods",
+    "agent-sandbox": "kubectl apply -k deploy/kubernetes/overlays/agent-sandbox",
+}
+"""What gives them, by what a server asks for."""
+INSTALL = "install agent-sandbox (kubernetes-sigs) in a release that serves v1beta1, with its extensions"
 
 
 def library_check(remedy: str | None) -> Check:
@@ -50,15 +68,23 @@ async def look(cluster: Cluster, options: ClusterOptions) -> list[Check]:
         return [Check(name="cluster", ok=False, detail=f"{cluster.address}: {error.message}", remedy=remedy)]
     said = f"Kubernetes {version.get('gitVersion')} at {cluster.address}, namespace {cluster.namespace}"
     checks = [Check(name="cluster", ok=True, detail=said)]
+    role = ROLES[options.objects]
     try:
-        wanted = (*RIGHTS, FORWARD) if options.reach == "forward" else RIGHTS
+        wanted = (*RIGHTS, *((FORWARD,) if options.reach == "forward" else ()))
+        if options.objects == "agent-sandbox":
+            if not (found := await _agent_sandbox(cluster, options)).ok:
+                return [*checks, found]
+            checks.append(found)
+            wanted += AGENT_SANDBOX if options.warm_pool is None else (*AGENT_SANDBOX, *WARM_POOL)
         missing = [text for one in wanted if (text := await _missing(cluster, one)) is not None]
     except ClusterError as error:
-        return [*checks, Check(name="rights", ok=False, detail=error.message, remedy=ROLE)]
+        return [*checks, Check(name="rights", ok=False, detail=error.message, remedy=role)]
     if missing:
         detail = f"in namespace {cluster.namespace} the server may not {', '.join(missing)}"
-        return [*checks, Check(name="rights", ok=False, detail=detail, remedy=f"{ROLE} -n {cluster.namespace}")]
+        return [*checks, Check(name="rights", ok=False, detail=detail, remedy=f"{role} -n {cluster.namespace}")]
     checks.append(Check(name="rights", ok=True, detail="pods, secrets and policies of the namespace"))
+    if options.warm_pool is not None:
+        checks.append(await _warm_pool(cluster, options, options.warm_pool))
     if options.init_image is None:
         remedy = (
             "--kubernetes-init-image registry.example.org/aviato/server:0.1.0, an image that deploy/docker/Dockerfile makes"
@@ -77,6 +103,57 @@ async def _missing(cluster: Cluster, right: tuple[str, str, str, str]) -> str | 
     }
     answer = await cluster.ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
     return None if answer["status"].get("allowed") else f"{verb} {kind}{'/' + part if part else ''}"
+
+
+async def _agent_sandbox(cluster: Cluster, options: ClusterOptions) -> Check:
+    """Whether the cluster knows the objects that are asked for."""
+    wanted = {agent_sandbox.CORE: {agent_sandbox.SANDBOXES}}
+    if options.warm_pool is not None:
+        wanted[agent_sandbox.EXTENSIONS] = {agent_sandbox.CLAIMS, agent_sandbox.POOLS, agent_sandbox.TEMPLATES}
+    for group, kinds in wanted.items():
+        found = await cluster.find(f"/{group}")
+        served = set() if found is None else {one["name"] for one in found["resources"]}
+        if kinds - served:
+            detail = f"the cluster does not have {', '.join(sorted(kinds - served))} of {group.removeprefix('apis/')}"
+            return Check(name="agent-sandbox", ok=False, detail=detail, remedy=INSTALL)
+    return Check(name="agent-sandbox", ok=True, detail=f"served in {agent_sandbox.VERSION}")
+
+
+async def _warm_pool(cluster: Cluster, options: ClusterOptions, name: str) -> Check:
+    """Whether sandboxes can be taken from the pool. Without it they are made, so that nothing waits for this."""
+
+    def check(detail: str, remedy: str | None) -> Check:
+        return Check(name="warm pool", ok=remedy is None, detail=detail, remedy=remedy, required=False)
+
+    again = f"aviato kubernetes warm-pool {shlex.quote(name)} | kubectl apply -f -"
+    again += ", with the server's own variables (AVIATO_KUBERNETES_…); aviato kubernetes warm-pool --help"
+    try:
+        pool, template = await pool_and_template(cluster, name)
+    except ClusterError as error:
+        return check(error.message, again)
+    if pool is None:
+        return check(f"there is no SandboxWarmPool {name} in namespace {cluster.namespace}; all sandboxes are made anew", again)
+    annotations = {} if template is None else template["metadata"].get("annotations") or {}
+    gives = agent_sandbox.Gives.read(annotations.get(agent_sandbox.GIVES, ""))
+    if gives is None:
+        return check(f"the template of SandboxWarmPool {name} is none of ours, or is not there", again)
+    if options.init_image is not None and annotations.get(agent_sandbox.FITS) != gives.fits(options):
+        return check(f"SandboxWarmPool {name} was printed for a server of another version, or with other settings", again)
+    ready = (pool.get("status") or {}).get("readyReplicas", 0)
+    return check(f"{ready} ready, with {gives.text}", None)
+
+
+async def pool_and_template(cluster: Cluster, name: str) -> tuple[Object | None, Object | None]:
+    """A SandboxWarmPool, and what its sandboxes are made from; None: it is not there.
+
+    Raises:
+        ClusterError: they cannot be read.
+    """
+    pool = await cluster.find(cluster.path(agent_sandbox.POOLS, name, group=agent_sandbox.EXTENSIONS))
+    if pool is None:
+        return None, None
+    template = str(pool["spec"]["sandboxTemplateRef"]["name"])
+    return pool, await cluster.find(cluster.path(agent_sandbox.TEMPLATES, template, group=agent_sandbox.EXTENSIONS))
 
 
 async def _takes_pods(cluster: Cluster, options: ClusterOptions) -> Check:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from aviato.server.backends.kubernetes.cluster import ClusterError
-from aviato.server.backends.kubernetes.objects import PORT, name_of
+from aviato.server.backends.kubernetes.objects import PORT
 from aviato.server.link.handshake import NotAuthentic, prove
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ class NotReached(Exception):
     """Nobody answers there now."""
 
 
-async def reach(
-    cluster: Cluster, sandbox_id: str, state: PodState, way: Reach, key: bytes
-) -> tuple[socket.socket, Literal["new", "running"]]:
+async def reach(cluster: Cluster, state: PodState, way: Reach, key: bytes) -> tuple[socket.socket, Literal["new", "running"]]:
     """A connection to a process 1 that knows the key, and whether it has begun. The caller owns it.
 
     Raises:
@@ -40,7 +38,7 @@ async def reach(
     sock = None
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            sock = await _connected(cluster, sandbox_id, state, way)
+            sock = await _connected(cluster, state, way)
             return sock, await prove(sock, key)
     except (OSError, TimeoutError, ClusterError, NotAuthentic) as error:
         _close(sock)
@@ -60,9 +58,9 @@ async def begin(sock: socket.socket, plan: dict[str, Any]) -> None:
     await asyncio.get_running_loop().sock_sendall(sock, len(data).to_bytes(4, "big") + data)
 
 
-async def _connected(cluster: Cluster, sandbox_id: str, state: PodState, way: Reach) -> socket.socket:
+async def _connected(cluster: Cluster, state: PodState, way: Reach) -> socket.socket:
     if way == "forward":
-        return await cluster.forward(name_of(sandbox_id), PORT)
+        return await cluster.forward(state.name, PORT)
     if state.address is None:
         raise NotReached("its pod has no address yet")
     family = socket.AF_INET6 if ":" in state.address else socket.AF_INET
