@@ -42,11 +42,20 @@ def test_a_sandbox_outlives_its_server_and_is_taken_up(make_kubernetes: Callable
     assert namespace.all("pods", "aviato.dev/claim=outlives") == []
 
 
-def test_a_pod_that_is_deleted_is_the_cluster_s_failure(session: aviato.Session, namespace: Namespace) -> None:
+@pytest.mark.parametrize("how", ["deleted", "evicted"])
+def test_a_pod_that_is_taken_away_is_the_cluster_s_failure(session: aviato.Session, namespace: Namespace, how: str) -> None:
+    """By hand, or as `kubectl drain` does it with all pods of a node."""
     sandbox = session.sandbox().wait()
-    running = sandbox.exec(["sleep", "60"])
-    time.sleep(0.2)
-    namespace.kubectl("delete", "pod", f"aviato-{sandbox.sandbox_id}", "--wait=false")
+    running = sandbox.exec(["sh", "-c", "echo begun; sleep 60"])
+    assert next(iter(running.stdout)) == "begun\n"
+    pod = f"aviato-{sandbox.sandbox_id}"
+    if how == "deleted":
+        namespace.kubectl("delete", "pod", pod, "--wait=false")
+    else:
+        names = {"name": pod, "namespace": namespace.name}
+        eviction = json.dumps({"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": names})
+        path = f"/api/v1/namespaces/{namespace.name}/pods/{pod}/eviction"
+        namespace.kubectl("create", "--raw", path, "-f", "-", given=eviction)
     with pytest.raises(aviato.AviatoError) as caught:
         running.result()
     assert caught.value.is_infrastructure
