@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from aviato.server.backends.kubernetes import probe
 from aviato.server.backends.local import container
 from tests.kubernetes.conftest import Cluster
 from tests.kubernetes.manifests import DEPLOY, OVERLAYS, as_objects, built, lacking, of_kind
@@ -32,8 +33,8 @@ def test_what_every_server_has(overlay):
     objects = built(DEPLOY / "base" if overlay is None else DEPLOY / "overlays" / overlay)
     pod, server = container_of(objects)
     assert pod["automountServiceAccountToken"] is (overlay in ("pods", "agent-sandbox"))  # They speak with the API server.
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert server[probe]["httpGet"]["path"] == "/v1/health"
+    for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert server[kind]["httpGet"]["path"] == "/v1/health"
     assert server["resources"]["requests"] and server["resources"]["limits"]["memory"]
     labels = of_kind(objects, "StatefulSet")["spec"]["template"]["metadata"]["labels"]
     selectors = [one["spec"]["selector"] for one in objects if one["kind"] == "Service"]
@@ -82,6 +83,27 @@ def test_the_profile_allows_what_makes_sandboxes_and_little_else():
     assert {"move_mount", "open_tree", "mount_setattr", "seccomp", "landlock_create_ruleset"} <= allowed
     assert {"bpf", "kexec_load", "init_module", "reboot", "perf_event_open", "io_uring_setup", "open_by_handle_at"} <= refused
     assert {"keyctl", "swapon", "settimeofday", "userfaultfd"} <= refused
+
+
+@pytest.mark.parametrize(
+    ("overlay", "wanted"),
+    [
+        ("pods", (*probe.RIGHTS, probe.FORWARD)),
+        ("agent-sandbox", (*probe.RIGHTS, probe.FORWARD, *probe.AGENT_SANDBOX, *probe.WARM_POOL)),
+    ],
+)
+def test_what_doctor_looks_for_is_what_the_overlay_gives(overlay, wanted):
+    objects = built(DEPLOY / "overlays" / overlay)
+    bound = {one["roleRef"]["name"] for one in objects if one["kind"] == "RoleBinding"}
+    rules = [rule for one in objects if one["kind"] == "Role" and one["metadata"]["name"] in bound for rule in one["rules"]]
+    given = {
+        (group, kind, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for kind in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert {(group, kind + (part and f"/{part}"), verb) for group, kind, part, verb in wanted} <= given
 
 
 def test_who_may_ask_needs_one_label():

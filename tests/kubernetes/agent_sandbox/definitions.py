@@ -18,12 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from aviato.server.backends.kubernetes.agent_sandbox import CORE_GROUP, EXTENSIONS_GROUP, VERSION
 
-NAMES = ("AVIATO_TEST_AGENT_SANDBOX_CRDS", "AVIATO_TEST_CUSTOM_RESOURCES")
-DIRECTORY, BEARS_THEM = map(os.environ.get, NAMES)
+DIRECTORY = os.environ.get("AVIATO_TEST_AGENT_SANDBOX_CRDS")
 """Before the tests' own environment takes its place."""
 KINDS = {
     "Sandbox": (CORE_GROUP, "sandboxes"),
@@ -32,6 +29,7 @@ KINDS = {
     "SandboxWarmPool": (EXTENSIONS_GROUP, "sandboxwarmpools"),
 }
 OURS = "aviato.dev/tests"
+REPAIRED = "+custom-resources"
 SECONDS = 60
 
 
@@ -49,6 +47,8 @@ def definitions() -> list[dict[str, Any]]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    import yaml  # Comes with kubernetes-asyncio.
+
     found: dict[str, Any] = yaml.safe_load(path.read_text())
     return found
 
@@ -76,13 +76,14 @@ def dies_of_custom_resources(version: dict[str, str]) -> str | None:
     """Why the API server of this version would, if it would.
 
     The library (reflect2 1.0.1) by which those before 1.24 write maps as JSON goes by what maps are like before Go 1.18. What a
-    newer Go has built reads beside them at the first custom resource, and is gone. (It takes an empty text for no value, too.)
+    newer Go has built reads beside them at the first custom resource, and is gone; it takes an empty text for no value, too. A
+    build that has neither says so behind its version.
     """
     minor, go = int(version["gitVersion"].split(".")[1]), version["goVersion"].removeprefix("go").split(".")
-    if BEARS_THEM or minor >= 24 or int(go[1]) < 18:
+    if version["gitVersion"].endswith(REPAIRED) or minor >= 24 or int(go[1]) < 18:
         return None
     built = f"the API server {version['gitVersion']}, built by {version['goVersion']}"
-    return f"{built}, dies of custom resources; {NAMES[1]}=1 says that it does not"
+    return f"{built}, dies of custom resources; one whose version ends in {REPAIRED} does not"
 
 
 @contextmanager

@@ -165,7 +165,7 @@ def test_no_controller_answers(make_kubernetes: Callable[..., Any], namespace: A
         with aviato.Session() as session:
             sandbox = session.sandbox()
             sandbox.start().result()
-            wait_until(lambda: "has said nothing" in str(sandbox.status_reason), 5)
+            wait_until(lambda: sandbox.get_status() == "pending" and "has said nothing" in str(sandbox.status_reason), 7)
             with pytest.raises(aviato.AviatoError, match="no controller of agent-sandbox has taken up Sandbox") as caught:
                 sandbox.exec(["true"]).result()
             assert caught.value.is_infrastructure
@@ -174,17 +174,20 @@ def test_no_controller_answers(make_kubernetes: Callable[..., Any], namespace: A
     wait_until(lambda: not namespace.left(), 60)
 
 
-def test_what_the_sandbox_says_is_why_it_waits(make_kubernetes: Callable[..., Any], namespace: Agents) -> None:
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "0"}}}
-    namespace.kubectl("create", "-f", "-", given=json.dumps(quota))
-    try:
-        wait_until(lambda: "hard" in namespace.all("resourcequotas")[0].get("status", {}))
-        make_kubernetes()
-        with aviato.Session() as session, pytest.raises(aviato.AviatoError, match="quota") as caught:
-            session.sandbox().exec(["true"]).result()
-        assert caught.value.is_infrastructure and isinstance(caught.value, aviato.SandboxResourceExhaustedError)
-    finally:
-        namespace.kubectl("delete", "resourcequota", "few")
+def test_what_the_sandbox_says_is_why_it_ends(make_kubernetes: Callable[..., Any], namespace: Agents) -> None:
+    make_kubernetes()
+    with aviato.Session() as session:
+        session.sandbox().wait()
+        used = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": str(len(namespace.all("pods")))}}}
+        namespace.kubectl("create", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "ResourceQuota", **used}))
+        try:
+            wait_until(lambda: "hard" in namespace.all("resourcequotas")[0].get("status", {}))
+            with pytest.raises(aviato.AviatoError, match=r"exceeded quota.*have the quota of the namespace raised") as caught:
+                session.sandbox().wait()
+            assert caught.value.is_infrastructure
+        finally:
+            namespace.kubectl("delete", "resourcequota", "few")
+    wait_until(lambda: not namespace.left(), 60)
 
 
 # -- warm pools ------------------------------------------------------------------------------------------------------------
@@ -265,7 +268,7 @@ def test_code_from_the_pool_finds_no_key(
         (container,) = pod["spec"]["containers"]
         assert "pool-key" not in json.dumps(container) and "secret" not in json.dumps(container).lower()
         # A guess is no key of another pod either.
-        others = [one for one in namespace.all("pods") if "aviato.dev/place" not in one["metadata"]["labels"]]
+        others = [one for one in namespace.all("pods", "!aviato.dev/place") if one["status"].get("podIP")]
         ask = (
             "import socket, sys\n"
             "one = socket.create_connection((sys.argv[1], 7723), 10); nonce = one.recv(32)\n"

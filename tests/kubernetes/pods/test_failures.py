@@ -183,23 +183,42 @@ def test_a_dead_pod_is_no_verdict(session: aviato.Session, namespace: Namespace)
     assert outcome.passed is True or outcome.reward is None
 
 
-def test_rights_that_are_missing_are_named(namespace: Namespace, tmp_path: Path) -> None:
-    """A user of the cluster without rights: doctor says which are missing."""
+def poor(namespace: Namespace, tmp_path: Path) -> dict[str, str]:
+    """Variables of a user of the cluster without rights."""
     token = next(one for one in namespace.all("secrets", own=False) if "token" in one["data"])["data"]["token"]
     config = json.loads(namespace.kubectl("config", "view", "--raw", "-o", "json"))
     config["users"][0]["user"] = {"token": base64.b64decode(token).decode()}
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
+    return {"KUBECONFIG": str(path)}
+
+
+def doctor(namespace: Namespace, **variables: str) -> str:
+    own = {"AVIATO_BACKEND": "kubernetes", "AVIATO_KUBERNETES_NAMESPACE": namespace.name}
     done = subprocess.run(
         [sys.executable, "-m", "aviato", "doctor"],
-        env={
-            **os.environ,
-            "KUBECONFIG": str(path),
-            "AVIATO_BACKEND": "kubernetes",
-            "AVIATO_KUBERNETES_NAMESPACE": namespace.name,
-        },
+        env={**os.environ, **own, **variables},
         capture_output=True,
         text=True,
+        check=False,
     )
-    assert "the server may not create pods" in done.stdout, done.stdout + done.stderr
-    assert "kubectl apply -k deploy/kubernetes/overlays/pods" in done.stdout
+    return done.stdout + done.stderr
+
+
+def test_rights_that_are_missing_are_named(namespace: Namespace, tmp_path: Path) -> None:
+    """A user of the cluster without rights: doctor says which are missing."""
+    said = doctor(namespace, **poor(namespace, tmp_path))
+    assert "the server may not create pods" in said, said
+    assert "kubectl apply -k deploy/kubernetes/overlays/pods" in said
+
+
+def test_a_cluster_without_agent_sandbox(namespace: Namespace, make_kubernetes: Callable[..., Any]) -> None:
+    there = subprocess.run(["kubectl", "get", "--raw", "/apis/agents.x-k8s.io/v1beta1"], capture_output=True, check=False)
+    if there.returncode == 0:
+        pytest.skip("the cluster has it")
+    said = doctor(namespace, AVIATO_KUBERNETES_OBJECTS="agent-sandbox")
+    assert "the cluster does not have sandboxes of agents.x-k8s.io/v1beta1" in said and "install agent-sandbox" in said, said
+    make_kubernetes(kubernetes_objects="agent-sandbox")
+    with aviato.Session() as session, pytest.raises(aviato.AviatoError, match="install agent-sandbox") as caught:
+        session.sandbox().wait()
+    assert caught.value.is_infrastructure

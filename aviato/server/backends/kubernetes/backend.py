@@ -332,7 +332,8 @@ class KubernetesBackend(Backend):
                     failed = pull_failed(image, state, warning, has_credentials=bool(self._options.pull_secrets))
                     if not failed.retryable or time.monotonic() - image_trouble_since > IMAGE_SECONDS:
                         raise failed
-                if state.is_final:
+                # The Secret of a pool may have come later than the pool, and the node tries again.
+                if state.is_final and (key is not None or time.monotonic() - image_trouble_since > IMAGE_SECONDS):
                     raise did_not_start(sandbox_id, warning or state.message, state.reason)
             elif state.phase == "runs" or (state.node is not None and state.reason == "starting"):
                 try:
