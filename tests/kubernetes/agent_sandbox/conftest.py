@@ -117,6 +117,7 @@ def make_pool(namespace: Agents) -> Iterator[Callable[..., str]]:
     for name in made:
         for kind in ("sandboxwarmpools", "sandboxtemplates"):
             namespace.kubectl("delete", f"{kind}.extensions.agents.x-k8s.io", name, "--wait=false", check=False)
+    namespace.controller.look()
     # The cluster would do so, too, up to half a minute later.
     ready = [one["metadata"] for one in namespace.sandboxes() if one["metadata"]["name"].startswith(tuple(made))]
     for kind in ("sandboxes.agents.x-k8s.io", "pods"):

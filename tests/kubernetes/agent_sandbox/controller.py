@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
+import time
 import uuid
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -44,6 +45,7 @@ class Controller:
 
     def __init__(self, namespace: str) -> None:
         self.ignores: set[str] = set()
+        self._passes = 0
         self._namespace = namespace
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -62,6 +64,13 @@ class Controller:
         self._thread.join(30)
         assert not self._thread.is_alive()
         assert not self.errors, self.errors
+
+    def look(self) -> None:
+        """Wait until it has looked at all that there is now."""
+        wanted = self._passes + 2
+        while self._passes < wanted:
+            assert self._thread.is_alive()
+            time.sleep(0.05)
 
     def _run(self) -> None:
         self._loop.run_until_complete(self._work())
@@ -95,6 +104,7 @@ class Controller:
             except ClusterError as error:
                 if error.status not in (NOT_FOUND, CONFLICT):
                     self.errors.append(error.message)
+            self._passes += 1
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._happened.wait()

@@ -32,6 +32,19 @@ def owner_of(found: dict[str, Any]) -> tuple[str, str]:
     return owner["kind"], owner["name"]
 
 
+def read_by(server: Any, sandbox: aviato.Sandbox) -> str:
+    """What a client of another server finds in the sandbox's file."""
+    ask = "import aviato, sys; print(aviato.Sandbox.from_id(sys.argv[1]).result().exec(['cat', 'f']).result().stdout)"
+    done = subprocess.run(
+        [sys.executable, "-c", ask, str(sandbox.sandbox_id)],
+        env={**os.environ, "AVIATO_BASE_URL": server.url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout or done.stderr
+
+
 def test_a_sandbox_is_a_sandbox_of_the_cluster(make_kubernetes: Callable[..., Any], namespace: Agents) -> None:
     make_kubernetes()
     given = [{"mount_path": "/data/cases", "file_content": b"1 2 3\n"}]
@@ -85,14 +98,7 @@ def test_another_server_takes_it_over_for_good(
     sandbox.write_file("f", b"kept").result()
     first = namespace.pod(sandbox.sandbox_id)["metadata"]["labels"]["aviato.dev/server"]
     two = make_server(**namespace.settings(claim), kubernetes_objects="agent-sandbox")
-    ask = "import aviato, sys; print(aviato.Sandbox.from_id(sys.argv[1]).result().exec(['cat', 'f']).result().stdout)"
-    done = subprocess.run(
-        [sys.executable, "-c", ask, sandbox.sandbox_id],
-        env={**os.environ, "AVIATO_BASE_URL": two.url},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == "kept\n", done.stderr
+    assert read_by(two, sandbox) == "kept\n"
     (found,) = namespace.sandboxes("tag.aviato.dev/shared")
     second = namespace.pod(sandbox.sandbox_id)["metadata"]["labels"]["aviato.dev/server"]
     assert second != first and found["spec"]["podTemplate"]["metadata"]["labels"]["aviato.dev/server"] == second
@@ -305,6 +311,28 @@ def test_a_server_takes_up_what_came_from_the_pool(
         running.result()
     assert caught.value.is_infrastructure
     wait_until(lambda: not namespace.claims(), 60)
+
+
+def test_another_server_takes_over_what_came_from_the_pool(
+    make_server: Callable[..., Any],
+    make_kubernetes: Callable[..., Any],
+    make_pool: Callable[..., str],
+    namespace: Agents,
+    claim: str,
+) -> None:
+    """One that takes none from there itself, and was there before the pool."""
+    two = make_server(**namespace.settings(claim), kubernetes_objects="agent-sandbox")
+    pool = make_pool(claim, ready=False)
+    make_kubernetes(kubernetes_claim=claim, kubernetes_warm_pool=pool)
+    wait_until(lambda: namespace.has_ready(pool, 1), 60)
+    sandbox = aviato.Sandbox.run(detached=True).wait()
+    sandbox.write_file("f", b"kept").result()
+    (found,) = namespace.claims()
+    assert read_by(two, sandbox) == "kept\n"
+    (again,) = namespace.claims()
+    assert again["metadata"]["labels"]["aviato.dev/server"] != found["metadata"]["labels"]["aviato.dev/server"]
+    sandbox.stop().result()
+    wait_until(lambda: not namespace.claims() and not namespace.all("pods", "aviato.dev/place"))
 
 
 def test_an_empty_pool_and_none_at_all(

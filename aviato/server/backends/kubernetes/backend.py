@@ -337,7 +337,7 @@ class KubernetesBackend(Backend):
                     raise did_not_start(sandbox_id, warning or state.message, state.reason)
             elif state.phase == "runs" or (state.node is not None and state.reason == "starting"):
                 try:
-                    known = key or self._maker().key(sandbox_id)
+                    known = key or await self._maker().key(sandbox_id)
                     sock, said = await reach(self._live_cluster(), state, self._options.reach, known)
                     if said == "new":
                         return sock
@@ -453,7 +453,7 @@ class KubernetesBackend(Backend):
         if found is None:
             return None
         try:
-            key = objects.key_in(found) if objects.KEY in found["data"] else self._maker().key(sandbox_id)
+            key = objects.key_in(found) if objects.KEY in objects.data_in(found) else await self._maker().key(sandbox_id)
             sock, said = await reach(cluster, state, self._options.reach, key)
         except NotReached as error:
             message = f"process 1 of {sandbox_id} cannot be reached: {error}"
@@ -542,7 +542,7 @@ class KubernetesBackend(Backend):
         name = objects.name_of(place_id)
         try:
             kept = await cluster.find(cluster.path("secrets", name))
-            text = None if kept is None else kept["data"].get(objects.RECORD)
+            text = None if kept is None else objects.data_in(kept).get(objects.RECORD)
             if not text:
                 return None
             await self._maker().label(place_id, {SERVER: self._server})

@@ -103,9 +103,14 @@ def key_data(key: bytes) -> dict[str, str]:
     return {KEY: text_of(key.hex().encode())}
 
 
+def data_in(kept: Object) -> dict[str, str]:
+    """What a Secret has; one without anything says nothing of that."""
+    return kept.get("data") or {}
+
+
 def key_in(kept: Object) -> bytes:
     """The key that a Secret has."""
-    return bytes.fromhex(base64.b64decode(kept["data"][KEY]).decode())
+    return bytes.fromhex(base64.b64decode(data_in(kept)[KEY]).decode())
 
 
 def pool_key(claim: str, key: bytes, owner: Object) -> Object:

@@ -80,11 +80,11 @@ class PodMaker:
         """
         raise did_not_start(place_id, "somebody has deleted its pod", "deleted")
 
-    def key(self, place_id: str) -> bytes:
+    async def key(self, place_id: str) -> bytes:
         """Of the process 1 of a place that has none in its Secret.
 
         Raises:
-            AviatoError: there is none.
+            AviatoError: there is none, or it cannot be read.
         """
         raise did_not_start(place_id, "its Secret has no key", "start_failed")
 

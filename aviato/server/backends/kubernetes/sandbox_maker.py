@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 CONTROLLER_SECONDS = 60.0
 """So long a controller may say nothing of what it was asked for; less where a pod may be on its way for less."""
 PART_OF_START = 0.8
-LOOK_SECONDS = 0.1
+LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.1, 2.0
 POOL_SECONDS = 30.0
 """How old what is known of a warm pool may be."""
 CONTROLLER_REMEDY = "look whether it runs, with its extensions: kubectl get pods -A | grep agent-sandbox-controller"
@@ -182,10 +182,16 @@ class SandboxMaker(PodMaker):
 
     # -- ready ---------------------------------------------------------------------------------------------------------
 
-    def key(self, place_id: str) -> bytes:
+    async def key(self, place_id: str) -> bytes:
         """See `PodMaker`."""
         uid = self._pods.uid(place_id)
-        return super().key(place_id) if uid is None or self._pool_key is None else key_of_pod(self._pool_key, uid)
+        if self._pool_key is None:  # Another server of the claim has begun to take pods from a pool.
+            try:
+                kept = await self._cluster.find(self._cluster.path("secrets", objects.pool_key_name(self._options.claim)))
+            except ClusterError as error:
+                raise error.as_error("the key of the pool cannot be read", place_id) from error
+            self._pool_key = None if kept is None else objects.key_in(kept)
+        return await super().key(place_id) if uid is None or self._pool_key is None else key_of_pod(self._pool_key, uid)
 
     async def gives(self, spec: SandboxSpec) -> bool:
         """See `PodMaker`."""
@@ -216,7 +222,7 @@ class SandboxMaker(PodMaker):
         except ClusterError as error:
             raise _missing(error, place_id) from error
         self._claims.take(place_id, found)
-        uid, pod = str(found["metadata"]["uid"]), None
+        uid, pod, pause = str(found["metadata"]["uid"]), None, LOOK_SECONDS
         while pod is None:
             said = self._check(place_id, "SandboxClaim", self._claims.said(place_id))
             if said.reason in agent_sandbox.NO_POOL:
@@ -226,8 +232,9 @@ class SandboxMaker(PodMaker):
                 pod = await self._pod_of(place_id, said.sandbox, uid)
             if pod is None:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS if said.sandbox is None else 2 * LOOK_SECONDS):
+                    async with asyncio.timeout(pause):
                         await self._claims.changed(place_id)
+                pause = min(1.5 * pause, LONGEST_LOOK_SECONDS)
             elif not await self._labelled(spec, server, pod):
                 pod = None
         return self._pods.state(place_id) is not None or await self._let_go(place_id)
