@@ -36,6 +36,13 @@ class Agents(Namespace):
         found = [f"{kind}/{one['metadata']['name']}" for kind in kinds for one in self.all(kind)]
         return [*found, *(one["metadata"]["name"] for one in self.all("secrets", "aviato.dev/place"))]
 
+    def wait_empty(self, seconds: float = GONE_SECONDS) -> None:
+        """Until nothing is left."""
+        deadline = time.monotonic() + seconds
+        while left := self.left():
+            assert time.monotonic() < deadline, left
+            time.sleep(0.2)
+
     def sandboxes(self, selector: str | None = None) -> list[dict[str, Any]]:
         """The Sandboxes of agent-sandbox."""
         return self.all("sandboxes.agents.x-k8s.io", selector)
@@ -61,10 +68,7 @@ def namespace() -> Iterator[Agents]:
                 made.controller.start()
                 try:
                     yield made
-                    deadline = time.monotonic() + GONE_SECONDS
-                    while left := made.left():
-                        assert time.monotonic() < deadline, left
-                        time.sleep(0.2)
+                    made.wait_empty()
                 finally:
                     for group, plural in KINDS.values():
                         made.kubectl("delete", f"{plural}.{group}", "--all", "--wait=false", check=False)

@@ -69,7 +69,7 @@ def test_a_sandbox_is_a_sandbox_of_the_cluster(make_kubernetes: Callable[..., An
         assert [
             one for one in namespace.all("pods") if one["metadata"]["labels"]["aviato.dev/sandbox"] == sandbox.sandbox_id
         ] == []
-    wait_until(lambda: not namespace.left())
+    namespace.wait_empty()
 
 
 def test_a_sandbox_outlives_its_server_and_is_taken_up(
@@ -86,7 +86,7 @@ def test_a_sandbox_outlives_its_server_and_is_taken_up(
     again = aviato.Sandbox.from_id(sandbox.sandbox_id).result()
     assert again.read_file("f").result() == b"kept"
     again.stop().result()
-    wait_until(lambda: not namespace.left())
+    namespace.wait_empty()
 
 
 def test_another_server_takes_it_over_for_good(
@@ -106,7 +106,26 @@ def test_another_server_takes_it_over_for_good(
     time.sleep(1)
     assert namespace.pod(sandbox.sandbox_id)["metadata"]["labels"]["aviato.dev/server"] == second
     sandbox.stop().result()
-    wait_until(lambda: not namespace.left())
+    namespace.wait_empty()
+
+
+def test_a_place_that_the_server_has_ready_is_labelled_for_good(make_kubernetes: Callable[..., Any], namespace: Agents) -> None:
+    """The tags that it gets when it is somebody's are the Sandbox's, whose controller brings back what stands there."""
+    server = make_kubernetes(warm=f"{namespace.image}=1")
+    with aviato.Session() as session:
+        wait_until(lambda: [one for one in namespace.all("pods") if one["status"]["phase"] == "Running"], 60)
+        ready = {one["metadata"]["uid"] for one in namespace.all("pods")}
+        time.sleep(2)  # It is said to run a moment before the server has it.
+        sandbox = session.sandbox(tags=["late=1"])
+        assert sandbox.exec(["echo", "x"]).result().stdout == "x\n"
+        wait_until(lambda: namespace.all("pods", "tag.aviato.dev/late=1"))
+        (pod,) = namespace.all("pods", "tag.aviato.dev/late=1")
+        assert pod["metadata"]["uid"] in ready
+        namespace.kubectl("annotate", "sandboxes.agents.x-k8s.io", pod["metadata"]["name"], "looked=at")
+        namespace.controller.look()
+        assert namespace.pod(sandbox.sandbox_id)["metadata"]["labels"]["tag.aviato.dev/late"] == "1"
+    server.stop()
+    namespace.wait_empty()
 
 
 def test_a_pod_that_is_made_again_is_not_the_sandbox(make_kubernetes: Callable[..., Any], namespace: Agents) -> None:
@@ -132,7 +151,7 @@ def test_a_pod_that_is_made_again_is_not_the_sandbox(make_kubernetes: Callable[.
         with pytest.raises(aviato.AviatoError):
             sandbox.exec(["cat", "f"]).result()
         assert session.sandbox().exec(["echo", "x"]).result().stdout == "x\n"
-    wait_until(lambda: not namespace.left(), 60)
+    namespace.wait_empty()
 
 
 def test_a_pod_that_was_made_again_while_no_server_looked(
@@ -148,7 +167,7 @@ def test_a_pod_that_was_made_again_while_no_server_looked(
     server.restart(**namespace.settings(claim), kubernetes_objects="agent-sandbox")
     with pytest.raises(aviato.AviatoError):
         aviato.Sandbox.from_id(sandbox.sandbox_id).result().exec(["true"]).result()
-    wait_until(lambda: not namespace.left(), 60)
+    namespace.wait_empty()
 
 
 def test_a_sandbox_that_somebody_deletes(make_kubernetes: Callable[..., Any], namespace: Agents) -> None:
@@ -161,7 +180,7 @@ def test_a_sandbox_that_somebody_deletes(make_kubernetes: Callable[..., Any], na
         with pytest.raises(aviato.AviatoError) as caught:
             running.result(90)
         assert caught.value.is_infrastructure
-    wait_until(lambda: not namespace.left(), 60)
+    namespace.wait_empty()
 
 
 def test_no_controller_answers(make_kubernetes: Callable[..., Any], namespace: Agents) -> None:
@@ -177,7 +196,7 @@ def test_no_controller_answers(make_kubernetes: Callable[..., Any], namespace: A
             assert caught.value.is_infrastructure
     finally:
         namespace.controller.ignores = set()
-    wait_until(lambda: not namespace.left(), 60)
+    namespace.wait_empty()
 
 
 def test_what_the_sandbox_says_is_why_it_ends(make_kubernetes: Callable[..., Any], namespace: Agents) -> None:
@@ -193,7 +212,7 @@ def test_what_the_sandbox_says_is_why_it_ends(make_kubernetes: Callable[..., Any
             assert caught.value.is_infrastructure
         finally:
             namespace.kubectl("delete", "resourcequota", "few")
-    wait_until(lambda: not namespace.left(), 60)
+    namespace.wait_empty()
 
 
 # -- warm pools ------------------------------------------------------------------------------------------------------------
@@ -333,6 +352,17 @@ def test_another_server_takes_over_what_came_from_the_pool(
     assert again["metadata"]["labels"]["aviato.dev/server"] != found["metadata"]["labels"]["aviato.dev/server"]
     sandbox.stop().result()
     wait_until(lambda: not namespace.claims() and not namespace.all("pods", "aviato.dev/place"))
+
+
+def test_from_the_pool_through_the_api_server(
+    make_kubernetes: Callable[..., Any], make_pool: Callable[..., str], namespace: Agents, claim: str
+) -> None:
+    pool = make_pool(claim, ready=False)
+    make_kubernetes(kubernetes_claim=claim, kubernetes_warm_pool=pool, kubernetes_reach="forward")
+    wait_until(lambda: namespace.has_ready(pool, 1), 60)
+    with aviato.Session() as session:
+        assert session.sandbox().exec(["cat"], stdin="in").result().stdout == "in"
+        assert len(namespace.claims()) == 1
 
 
 def test_an_empty_pool_and_none_at_all(
