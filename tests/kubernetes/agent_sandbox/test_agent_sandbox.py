@@ -60,15 +60,10 @@ def test_a_sandbox_is_a_sandbox_of_the_cluster(make_kubernetes: Callable[..., An
         assert json.loads(pod["metadata"]["annotations"]["aviato.dev/tags"]) == ["run=7", "eval"]
         assert "own" not in json.dumps([one["spec"] for one in (found, pod)]).split('"')
         other = session.sandbox(max_lifetime_seconds=1000).wait()
-        (limited,) = (
-            one for one in namespace.sandboxes() if one["metadata"]["labels"]["aviato.dev/sandbox"] == other.sandbox_id
-        )
+        (limited,) = namespace.sandboxes(f"aviato.dev/sandbox={other.sandbox_id}")
         assert limited["spec"]["shutdownPolicy"] == "Delete" and limited["spec"]["shutdownTime"] > "2"
         sandbox.stop().result()
-        # At once: the order in which they go leaves the controller nothing to make again.
-        assert [
-            one for one in namespace.all("pods") if one["metadata"]["labels"]["aviato.dev/sandbox"] == sandbox.sandbox_id
-        ] == []
+        wait_until(lambda: not namespace.all("pods", f"aviato.dev/sandbox={sandbox.sandbox_id}"))
     namespace.wait_empty()
 
 
