@@ -181,17 +181,17 @@ def test_a_place_has_one_pod_ever():
     pods.expect("sb-1")
     assert not pods.had_one("sb-1")
     pods.take("sb-1", seen("one"))
-    assert pods.had_one("sb-1") and pods.state("sb-1").phase == "runs"
+    assert pods.had_one("sb-1") and pods.of("sb-1").phase == "runs"
     pods._hear("DELETED", seen("one"))
-    assert (pods.state("sb-1"), pods.had_one("sb-1"), ended) == (None, True, ["sb-1"])
+    assert (pods.of("sb-1"), pods.had_one("sb-1"), ended) == (None, True, ["sb-1"])
     pods._hear("ADDED", seen("two"))
-    state = pods.state("sb-1")
+    state = pods.of("sb-1")
     assert (state.phase, state.left) == ("ended", None) and "another one" in state.message and ended == ["sb-1"]
     pods._hear("DELETED", seen("two"))
-    assert pods.state("sb-1").phase == "ended"
+    assert pods.of("sb-1").phase == "ended"
     pods.forget("sb-1")
     pods.take("sb-1", seen("three"))
-    assert pods.state("sb-1").phase == "runs" and not pods.had_one("sb-1")
+    assert pods.of("sb-1").phase == "runs" and not pods.had_one("sb-1")
 
 
 def test_another_servers_pod_is_that_servers_to_tell():
@@ -200,7 +200,7 @@ def test_another_servers_pod_is_that_servers_to_tell():
     pods.take("sb-1", seen("one"))
     pods.take("sb-1", seen("one", server="other"))
     pods.take("sb-1", seen("two", server="other"))
-    assert pods.state("sb-1").phase == "runs" and pods.server("sb-1") == "other"
+    assert pods.of("sb-1").phase == "runs" and pods.server("sb-1") == "other"
 
 
 def test_a_pod_of_nobody_is_not_looked_at():

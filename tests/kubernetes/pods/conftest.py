@@ -103,13 +103,8 @@ def namespace() -> Iterator[Namespace]:
 @pytest.fixture(scope="module")
 def serving(namespace: Namespace) -> Serving:
     """Servers of the suite of whole backends, all with one claim."""
-    variables = {
-        "AVIATO_DEFAULT_IMAGE": namespace.image,
-        "AVIATO_KUBERNETES_NAMESPACE": namespace.name,
-        "AVIATO_KUBERNETES_CLAIM": f"{CLAIM}-{uuid.uuid4().hex[:8]}",
-        "AVIATO_KUBERNETES_INIT_IMAGE": namespace.init_image,
-        "KUBECONFIG": GIVEN["KUBECONFIG"],
-    }
+    variables = {f"AVIATO_{name.upper()}": value for name, value in namespace.settings().items()}
+    variables["KUBECONFIG"] = GIVEN["KUBECONFIG"]
     return Serving(backend="kubernetes", variables=variables, command=(sys.executable, "-c", SERVE))
 
 

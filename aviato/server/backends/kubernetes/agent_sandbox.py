@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aviato.server.backends.base import ResolvedImage, SandboxSpec
 from aviato.server.backends.kubernetes.labels import CLAIM, PREFIX, SERVER
 from aviato.server.backends.kubernetes.limits import pod_limits
-from aviato.server.backends.kubernetes.objects import ENDS_LATER_SECONDS, name_of, pod_template
+from aviato.server.backends.kubernetes.objects import ENDS_LATER_SECONDS, name_of, network_of, pod_template
 from aviato.server.images.oci_reference import parse_oci_reference
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ class Gives:
         """What a sandbox would have to be given; None: that no pool gives."""
         if spec.mounted_files or spec.runway_ids or spec.tower_ids:
             return None
-        network = "internet" if spec.network == "internet" else "none"
-        return cls(image=spec.image.reference, network=network, requests=dict(spec.requests), limits=dict(spec.limits))
+        return cls(image=spec.image.reference, network=network_of(spec), requests=dict(spec.requests), limits=dict(spec.limits))
 
     @classmethod
     def read(cls, text: str) -> Gives | None:
@@ -91,7 +90,12 @@ class Gives:
 
     def fits(self, options: ClusterOptions) -> str:
         """What a pod has to be annotated with to be such a sandbox."""
-        return str(self.pods(options)["metadata"]["annotations"][FITS])
+        return _digest_of(self.pods(options))
+
+
+def _digest_of(pods: Object) -> str:
+    """By which the pods of a template are known."""
+    return str(pods["metadata"]["annotations"][FITS])
 
 
 def sandbox(pod: Object, spec: SandboxSpec, options: ClusterOptions) -> Object:
@@ -154,15 +158,16 @@ def warm_pool(name: str, count: int, gives: Gives, options: ClusterOptions) -> l
         gives: what they have.
         options: of the servers.
     """
-    known = {"labels": {CLAIM: options.claim}}
+    known: Object = {"labels": {CLAIM: options.claim}}
     if options.namespace is not None:
-        known["namespace"] = options.namespace  # type: ignore[assignment]
+        known["namespace"] = options.namespace
+    pods = gives.pods(options)
     template = {
         "apiVersion": f"{EXTENSIONS_GROUP}/{VERSION}",
         "kind": "SandboxTemplate",
-        "metadata": {"name": name, **known, "annotations": {FITS: gives.fits(options), GIVES: gives.text}},
+        "metadata": {"name": name, **known, "annotations": {FITS: _digest_of(pods), GIVES: gives.text}},
         "spec": {
-            "podTemplate": gives.pods(options),
+            "podTemplate": pods,
             "service": False,
             # Theirs would let in nobody but their router, and all of the internet out; ours holds by the pods' labels.
             "networkPolicyManagement": "Unmanaged",

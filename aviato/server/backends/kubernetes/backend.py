@@ -127,24 +127,13 @@ class KubernetesBackend(Backend):
             self._server = await in_thread(self._named)
             self._pods = Pods(cluster, self._options.claim, self._server, self._has_ended)
             await self._pods.open()
-            self._pod_maker = await self._opened(cluster, self._pods)
+            kind = SandboxMaker if self._options.objects == "agent-sandbox" else PodMaker
+            self._pod_maker = kind(cluster, self._pods, self._options)
+            await self._pod_maker.open(self._owner)
         except ClusterError as error:
             await self.close()
             raise error.as_error("the backend cannot begin") from error
         self._sweeper = asyncio.create_task(self._sweep(), name="pods of servers that are gone")
-
-    async def _opened(self, cluster: Cluster, pods: Pods) -> PodMaker:
-        if self._options.objects == "pods":
-            return PodMaker(cluster, pods, self._options)
-        maker = SandboxMaker(cluster, pods, self._options)
-        try:
-            await maker.open()
-            if self._options.warm_pool is not None:
-                await maker.keep_key(self._owner)
-        except BaseException:
-            await maker.close()
-            raise
-        return maker
 
     def _named(self) -> str:
         """The same after a restart on the same state."""
@@ -262,12 +251,12 @@ class KubernetesBackend(Backend):
 
     def node_of(self, sandbox_id: str) -> str | None:
         """See `Backend`."""
-        state = None if self._pods is None else self._pods.state(sandbox_id)
+        state = None if self._pods is None else self._pods.of(sandbox_id)
         return None if state is None else state.node
 
     def waits_for(self, sandbox_id: str) -> str | None:
         """See `Backend`."""
-        state = None if self._pods is None else self._pods.state(sandbox_id)
+        state = None if self._pods is None else self._pods.of(sandbox_id)
         if state is None:
             return None if self._pod_maker is None else self._pod_maker.waits_for(sandbox_id)
         if state.phase != "waits":
@@ -292,7 +281,7 @@ class KubernetesBackend(Backend):
         finally:
             self._trouble.pop(sandbox_id, None)
         link = await self._begun(spec, sock)
-        if (state := self._live_pods().state(sandbox_id)) is not None:
+        if (state := self._live_pods().of(sandbox_id)) is not None:
             self._images.learn(image, state)
         self._links[sandbox_id] = link
         return link
@@ -318,7 +307,7 @@ class KubernetesBackend(Backend):
         pods, image_trouble_since = self._live_pods(), None
         asked_events_at = time.monotonic() + 1.0
         while True:
-            state = pods.state(sandbox_id)
+            state = pods.of(sandbox_id)
             if state is None:
                 if pods.had_one(sandbox_id):
                     raise did_not_start(sandbox_id, "somebody has deleted its pod", "deleted")
@@ -354,7 +343,7 @@ class KubernetesBackend(Backend):
 
     async def _warning(self, sandbox_id: str) -> str | None:
         """What the events of a pod say went wrong last."""
-        cluster, state = self._live_cluster(), self._live_pods().state(sandbox_id)
+        cluster, state = self._live_cluster(), self._live_pods().of(sandbox_id)
         name = objects.name_of(sandbox_id) if state is None else state.name
         selector = f"involvedObject.name={name},involvedObject.kind=Pod"
         try:
@@ -439,7 +428,7 @@ class KubernetesBackend(Backend):
             AviatoError: that is not known now.
             SandboxGone: another server has it.
         """
-        state = self._live_pods().state(sandbox_id)
+        state = self._live_pods().of(sandbox_id)
         if state is None or state.phase == "ended":
             return None
         if self.is_taken(sandbox_id):
@@ -486,7 +475,7 @@ class KubernetesBackend(Backend):
     def _let_go(self, sandbox_id: str) -> None:
         link = self._links.get(sandbox_id)
         if link is not None and link.ended() is None:
-            state = None if self._pods is None else self._pods.state(sandbox_id)
+            state = None if self._pods is None else self._pods.of(sandbox_id)
             message = "its pod was deleted" if state is None else state.message or f"its pod has ended: {state.reason}"
             link.let_go(Ended(reason="lost", message=message))
 
@@ -536,7 +525,7 @@ class KubernetesBackend(Backend):
         """See `Backend`."""
         cluster, pods = self._live_cluster(), self._live_pods()
         place_id = pods.place(sandbox_id)
-        state = None if place_id is None else pods.state(place_id)
+        state = None if place_id is None else pods.of(place_id)
         if place_id is None or state is None or state.phase == "ended":
             return None
         name = objects.name_of(place_id)

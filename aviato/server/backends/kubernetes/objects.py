@@ -59,10 +59,11 @@ def labels(claim: str, server: str, spec: SandboxSpec) -> dict[str, str]:
         spec: of it.
     """
     own = {PLACE: spec.sandbox_id, SANDBOX: spec.host_name or spec.sandbox_id, SERVER: server}
-    return {CLAIM: claim, **own, NETWORK: _network(spec), **tag_labels(spec.tags)}
+    return {CLAIM: claim, **own, NETWORK: network_of(spec), **tag_labels(spec.tags)}
 
 
-def _network(spec: SandboxSpec) -> str:
+def network_of(spec: SandboxSpec) -> str:
+    """Which policy of the network holds for a pod."""
     return "internet" if spec.network == "internet" else "none"
 
 
@@ -85,14 +86,14 @@ def secret(spec: SandboxSpec, key: bytes | None, claim: str, server: str, owner:
     if spec.record is not None:
         data[RECORD] = text_of(spec.record.encode())
     data |= {f"file-{number}": text_of(file.content) for number, file in enumerate(spec.mounted_files)}
+    return _secret(name_of(spec.sandbox_id), {CLAIM: claim, PLACE: spec.sandbox_id, SERVER: server}, owner, data)
+
+
+def _secret(name: str, labels: dict[str, str], owner: Object, data: dict[str, str]) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {
-            "name": name_of(spec.sandbox_id),
-            "labels": {CLAIM: claim, PLACE: spec.sandbox_id, SERVER: server},
-            "ownerReferences": [owner],
-        },
+        "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
         "type": "Opaque",
         "data": data,
     }
@@ -115,13 +116,7 @@ def key_in(kept: Object) -> bytes:
 
 def pool_key(claim: str, key: bytes, owner: Object) -> Object:
     """The Secret of which the keys of all pods are made that come from templates."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": pool_key_name(claim), "labels": {CLAIM: claim}, "ownerReferences": [owner]},
-        "type": "Opaque",
-        "data": key_data(key),
-    }
+    return _secret(pool_key_name(claim), {CLAIM: claim}, owner, key_data(key))
 
 
 def pool_key_name(claim: str) -> str:
@@ -191,7 +186,7 @@ def pod_template(spec: SandboxSpec, image: str, held: Mapping[str, Limit], optio
     init["volumeMounts"].append(mount)
     container["env"].insert(0, {"name": "AVIATO_KEY_FILE", "value": key})
     container["volumeMounts"].append(mount)
-    own = {CLAIM: options.claim, NETWORK: _network(spec)}
+    own = {CLAIM: options.claim, NETWORK: network_of(spec)}
     return {"metadata": {"labels": own, "annotations": {f"{PREFIX}image": spec.image.reference}}, "spec": body}
 
 

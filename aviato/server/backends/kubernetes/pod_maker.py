@@ -28,8 +28,11 @@ class PodMaker:
         self._pods = pods
         self._options = options
 
-    async def open(self) -> None:
+    async def open(self, owner: Object) -> None:
         """Get ready.
+
+        Args:
+            owner: what goes with all servers of the claim.
 
         Raises:
             ClusterError: the cluster refuses it.
@@ -94,7 +97,7 @@ class PodMaker:
         Raises:
             ClusterError: the cluster refuses it.
         """
-        state = self._pods.state(place_id)
+        state = self._pods.of(place_id)
         metadata = {"labels": labels, **({} if annotations is None else {"annotations": annotations})}
         path = self._cluster.path("pods", name_of(place_id) if state is None else state.name)
         self._pods.take(place_id, await self._cluster.ask("PATCH", path, {"metadata": metadata}, patch=True))
@@ -105,6 +108,6 @@ class PodMaker:
         Raises:
             ClusterError: the cluster refuses it.
         """
-        state = self._pods.state(place_id)
+        state = self._pods.of(place_id)
         name = name_of(place_id) if state is None else state.name
         await self._cluster.remove(self._cluster.path("pods", name), grace_seconds=0)

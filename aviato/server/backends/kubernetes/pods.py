@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ANOTHER = "its pod was lost; the cluster's controller has made another one in its place, which has nothing of it"
 
 
-class Pods(Watched):
+class Pods(Watched[PodState]):
     """The pods of a claim, as they were said to be last.
 
     A place that is expected to has one pod ever, the first that is seen: what a controller makes in place of one that was lost
@@ -35,25 +35,12 @@ class Pods(Watched):
     def __init__(self, cluster: Cluster, claim: str, server: str, on_end: Callable[[str], None]) -> None:
         super().__init__(cluster, "pods", claim)
         self._server = server
-        self._states: dict[str, PodState] = {}
         self._servers: dict[str, str] = {}
         self._places: dict[str, str] = {}
         self._first: dict[str, str | None] = {}
         """Of places that are expected to have one pod ever: its uid, once it was seen."""
         self._lock = threading.Condition()
         self._on_end = on_end
-
-    def ids(self) -> list[str]:
-        """The places that have a pod."""
-        return sorted(self._states)
-
-    def uid(self, place_id: str) -> str | None:
-        """See `Watched`."""
-        return None if (state := self._states.get(place_id)) is None else state.uid
-
-    def state(self, place_id: str) -> PodState | None:
-        """What is known of the pod of a place; None: there is none."""
-        return self._states.get(place_id)
 
     def expect(self, place_id: str) -> None:
         """From here on until it is forgotten, a place has the pod that it has now, or that comes next, and no other."""
@@ -85,11 +72,11 @@ class Pods(Watched):
     def place(self, sandbox_id: str) -> str | None:
         """The place of a sandbox, where it has a pod."""
         place_id = self._places.get(sandbox_id)
-        return place_id if place_id in self._states else None
+        return place_id if place_id in self._known else None
 
     def ended_of_others(self, server: str) -> list[str]:
         """Places that have ended, of other servers than this one."""
-        return [one for one, state in self._states.items() if state.phase == "ended" and self._servers.get(one) != server]
+        return [one for one, state in self._known.items() if state.phase == "ended" and self._servers.get(one) != server]
 
     def forget(self, place_id: str) -> None:
         """It was taken away, and there will be none of it again."""
@@ -102,19 +89,19 @@ class Pods(Watched):
     def wait_ended(self, place_id: str, seconds: float) -> PodState | None:
         """What is said of a pod once it has ended, or after so long. For a thread."""
         with self._lock:
-            self._lock.wait_for(lambda: (one := self._states.get(place_id)) is None or one.phase == "ended", seconds)
-            return self._states.get(place_id)
+            self._lock.wait_for(lambda: (one := self._known.get(place_id)) is None or one.phase == "ended", seconds)
+            return self._known.get(place_id)
 
     def _set(self, place_id: str, state: PodState | None) -> None:
-        before = self._states.get(place_id)
+        before = self._known.get(place_id)
         with self._lock:
             if state is None:
-                self._states.pop(place_id, None)
+                self._known.pop(place_id, None)
                 self._servers.pop(place_id, None)
                 for of in [one for one, known in self._places.items() if known == place_id]:
                     del self._places[of]
             else:
-                self._states[place_id] = state
+                self._known[place_id] = state
             self._lock.notify_all()
         self._say(place_id)
         if before is not None and before.phase != "ended" and (state is None or state.phase == "ended"):

@@ -13,25 +13,20 @@ if TYPE_CHECKING:
     from aviato.server.backends.kubernetes.cluster import Cluster, Object
     from aviato.server.backends.kubernetes.options import ClusterOptions
 
+KEEPING = ("create", "get", "list", "watch", "delete", "patch")
+"""What is done to objects that are made, watched and taken away."""
 RIGHTS: tuple[tuple[str, str, str, str], ...] = (
-    *(("", "pods", "", verb) for verb in ("create", "get", "list", "watch", "delete", "patch")),
-    *(("", "secrets", "", verb) for verb in ("create", "get", "list", "delete")),
+    *(("", "pods", "", verb) for verb in KEEPING),
+    *(("", "secrets", "", verb) for verb in ("create", "get", "list", "delete", "patch")),
     *(("", "configmaps", "", verb) for verb in ("create", "get")),
     *(("networking.k8s.io", "networkpolicies", "", verb) for verb in ("create", "get")),
     ("", "events", "", "list"),
 )
 """What a server does: group, kind, subresource, verb."""
 FORWARD = ("", "pods", "portforward", "get")
-AGENT_SANDBOX: tuple[tuple[str, str, str, str], ...] = tuple(
-    (agent_sandbox.CORE_GROUP, agent_sandbox.SANDBOXES, "", verb)
-    for verb in ("create", "get", "list", "watch", "delete", "patch")
-)
-WARM_POOL: tuple[tuple[str, str, str, str], ...] = (
-    ("", "secrets", "", "patch"),
-    *(
-        (agent_sandbox.EXTENSIONS_GROUP, agent_sandbox.CLAIMS, "", verb)
-        for verb in ("create", "get", "list", "watch", "delete", "patch")
-    ),
+AGENT_SANDBOX = tuple((agent_sandbox.CORE_GROUP, agent_sandbox.SANDBOXES, "", verb) for verb in KEEPING)
+WARM_POOL = (
+    *((agent_sandbox.EXTENSIONS_GROUP, agent_sandbox.CLAIMS, "", verb) for verb in KEEPING),
     *((agent_sandbox.EXTENSIONS_GROUP, kind, "", "get") for kind in (agent_sandbox.POOLS, agent_sandbox.TEMPLATES)),
 )
 ROLES = {

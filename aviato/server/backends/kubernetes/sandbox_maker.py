@@ -13,7 +13,7 @@ from aviato.exceptions import SandboxUnavailableError
 from aviato.server.backends.kubernetes import agent_sandbox, objects
 from aviato.server.backends.kubernetes.agent_sandbox import CLAIMS, CORE, EXTENSIONS, SANDBOXES, Gives, Said
 from aviato.server.backends.kubernetes.cluster import CONFLICT, FORBIDDEN, NOT_FOUND, ClusterError
-from aviato.server.backends.kubernetes.labels import CLAIM, PLACE, SANDBOX, SERVER, tag_labels
+from aviato.server.backends.kubernetes.labels import CLAIM, PLACE, SERVER
 from aviato.server.backends.kubernetes.pod_maker import PodMaker
 from aviato.server.backends.kubernetes.probe import pool_and_template
 from aviato.server.backends.kubernetes.start_errors import did_not_start
@@ -38,33 +38,17 @@ CONTROLLER_REMEDY = "look whether it runs, with its extensions: kubectl get pods
 MISSING_REMEDY = "the cluster does not have agent-sandbox with its API v1beta1; install it, or set --kubernetes-objects pods"
 
 
-class AskedFor(Watched):
+class AskedFor(Watched[Said]):
     """The Sandboxes, or the SandboxClaims, of a claim of servers, as they were said to be last."""
-
-    def __init__(self, cluster: Cluster, kind: str, claim: str, *, group: str) -> None:
-        super().__init__(cluster, kind, claim, group=group)
-        self._said: dict[str, Said] = {}
-
-    def ids(self) -> list[str]:
-        """See `Watched`."""
-        return sorted(self._said)
-
-    def uid(self, place_id: str) -> str | None:
-        """See `Watched`."""
-        return None if (said := self._said.get(place_id)) is None else said.uid
-
-    def said(self, place_id: str) -> Said | None:
-        """What that of a place says; None: there is none."""
-        return self._said.get(place_id)
 
     def take(self, place_id: str, found: Object) -> None:
         """See `Watched`."""
-        self._said[place_id] = agent_sandbox.said_by(found)
+        self._known[place_id] = agent_sandbox.said_by(found)
         self._say(place_id)
 
     def forget(self, place_id: str) -> None:
         """See `Watched`."""
-        self._said.pop(place_id, None)
+        self._known.pop(place_id, None)
         self._say(place_id)
 
 
@@ -89,8 +73,8 @@ class SandboxMaker(PodMaker):
         self._words: dict[str, str] = {}
         """What the Sandbox says that a claim was given."""
 
-    async def open(self) -> None:
-        """See `PodMaker`."""
+    async def open(self, owner: Object) -> None:
+        """See `PodMaker`. The key from which those of a warm pool's pods are made is there then: the first server makes it."""
         await self._sandboxes.open()
         try:
             await self._claims.open()
@@ -98,20 +82,14 @@ class SandboxMaker(PodMaker):
         except ClusterError as error:
             if error.status not in (NOT_FOUND, FORBIDDEN) or self._options.warm_pool is not None:
                 raise
+        if self._options.warm_pool is not None:
+            body = objects.pool_key(self._options.claim, secrets.token_bytes(32), owner)
+            self._pool_key = objects.key_in(await self._cluster.make(self._cluster.path("secrets"), body))
 
     async def close(self) -> None:
         """See `PodMaker`."""
         await self._sandboxes.close()
         await self._claims.close()
-
-    async def keep_key(self, owner: Object) -> None:
-        """Have the key of which those of pods from warm pools are made: the first server of a claim makes it.
-
-        Raises:
-            ClusterError: the cluster refuses it.
-        """
-        body = objects.pool_key(self._options.claim, secrets.token_bytes(32), owner)
-        self._pool_key = objects.key_in(await self._cluster.make(self._cluster.path("secrets"), body))
 
     # -- made ----------------------------------------------------------------------------------------------------------
 
@@ -127,27 +105,26 @@ class SandboxMaker(PodMaker):
 
     def without_pod(self, server: str) -> list[str]:
         """See `PodMaker`."""
-        known = [(one, asked.said(one)) for asked in (self._sandboxes, self._claims) for one in asked.ids()]
+        known = [(one, asked.of(one)) for asked in (self._sandboxes, self._claims) for one in asked.ids()]
         others = {place_id for place_id, said in known if said is not None and said.server != server}
-        return sorted(one for one in others if self._pods.state(one) is None)
+        return sorted(one for one in others if self._pods.of(one) is None)
 
     def waits_for(self, place_id: str) -> str | None:
         """See `PodMaker`."""
         if (words := self._words.get(place_id)) is not None:
             return words
-        said = self._sandboxes.said(place_id) or self._claims.said(place_id)
+        said = self._sandboxes.of(place_id) or self._claims.of(place_id)
         return None if said is None else said.words or "the controller of agent-sandbox has said nothing yet"
 
     def look_for(self, place_id: str) -> None:
         """See `PodMaker`."""
-        self._check(place_id, "Sandbox", self._sandboxes.said(place_id))
+        self._check(place_id, "Sandbox", self._sandboxes.of(place_id))
 
     def _check(self, place_id: str, kind: str, said: Said | None) -> Said:
         name = objects.name_of(place_id)
         if said is None:
             raise did_not_start(place_id, f"somebody has deleted its {kind} {name}", "deleted")
-        if said.is_quota:
-            raise ClusterError(FORBIDDEN, said.words).as_error("the pod could not be made", place_id)
+        _check_quota(place_id, said)
         patience = min(CONTROLLER_SECONDS, PART_OF_START * self._options.start_seconds)
         if not said.reason and time.monotonic() - self._since.setdefault(place_id, time.monotonic()) > patience:
             message = f"no controller of agent-sandbox has taken up {kind} {name} in {patience:g} s; {CONTROLLER_REMEDY}"
@@ -158,7 +135,7 @@ class SandboxMaker(PodMaker):
         """See `PodMaker`."""
         metadata = {"labels": labels, **({} if annotations is None else {"annotations": annotations})}
         name = objects.name_of(place_id)
-        if self._claims.said(place_id) is not None:
+        if self._claims.of(place_id) is not None:
             path = self._cluster.path(CLAIMS, name, group=EXTENSIONS)
             self._claims.take(place_id, await self._cluster.ask("PATCH", path, {"metadata": {"labels": labels}}, patch=True))
         else:
@@ -169,8 +146,8 @@ class SandboxMaker(PodMaker):
 
     async def remove(self, place_id: str) -> None:
         """See `PodMaker`. What makes pods goes first: else it would make another."""
-        name, claimed = objects.name_of(place_id), self._claims.said(place_id)
-        if self._has_claims and (claimed is not None or self._sandboxes.said(place_id) is None):
+        name, claimed = objects.name_of(place_id), self._claims.of(place_id)
+        if self._has_claims and (claimed is not None or self._sandboxes.of(place_id) is None):
             await self._cluster.remove(self._cluster.path(CLAIMS, name, group=EXTENSIONS))
         given = name if claimed is None or claimed.sandbox is None else claimed.sandbox
         await self._cluster.remove(self._cluster.path(SANDBOXES, given, group=CORE))
@@ -224,7 +201,7 @@ class SandboxMaker(PodMaker):
         self._claims.take(place_id, found)
         uid, pod, pause = str(found["metadata"]["uid"]), None, LOOK_SECONDS
         while pod is None:
-            said = self._check(place_id, "SandboxClaim", self._claims.said(place_id))
+            said = self._check(place_id, "SandboxClaim", self._claims.of(place_id))
             if said.reason in agent_sandbox.NO_POOL:
                 log.warning("sandbox %s is made anew: %s", place_id, said.words)
                 return await self._let_go(place_id)
@@ -237,7 +214,7 @@ class SandboxMaker(PodMaker):
                 pause = min(1.5 * pause, LONGEST_LOOK_SECONDS)
             elif not await self._labelled(spec, server, pod):
                 pod = None
-        return self._pods.state(place_id) is not None or await self._let_go(place_id)
+        return self._pods.of(place_id) is not None or await self._let_go(place_id)
 
     async def _pod_of(self, place_id: str, name: str, claim_uid: str) -> Object | None:
         """The pod of the Sandbox that a claim was given; None: it has none yet."""
@@ -248,8 +225,7 @@ class SandboxMaker(PodMaker):
         if pod is not None and agent_sandbox.is_controlled_by(pod, str(found["metadata"]["uid"])):
             return pod
         said = agent_sandbox.said_by(found)
-        if said.is_quota:
-            raise ClusterError(FORBIDDEN, said.words).as_error("the pod could not be made", place_id)
+        _check_quota(place_id, said)
         self._words[place_id] = said.words
         return None
 
@@ -261,8 +237,7 @@ class SandboxMaker(PodMaker):
         if wanted is None or (metadata.get("annotations") or {}).get(agent_sandbox.FITS) != wanted.fits(self._options):
             self._looked_at = -POOL_SECONDS
             return True  # The template was changed since it was looked at.
-        own = {PLACE: spec.sandbox_id, SANDBOX: spec.host_name or spec.sandbox_id, SERVER: server, **tag_labels(spec.tags)}
-        labels, annotations = own, objects.own_annotations(spec)
+        labels, annotations = objects.labels(self._options.claim, server, spec), objects.own_annotations(spec)
         body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "labels": labels, "annotations": annotations}}
         try:
             found = await self._cluster.ask("PATCH", self._cluster.path("pods", metadata["name"]), body, patch=True)
@@ -277,6 +252,11 @@ class SandboxMaker(PodMaker):
         """Have no claim any more: what is not from the pool is made."""
         await self.remove(place_id)
         return False
+
+
+def _check_quota(place_id: str, said: Said) -> None:
+    if said.is_quota:
+        raise ClusterError(FORBIDDEN, said.words).as_error("the pod could not be made", place_id)
 
 
 def _missing(error: ClusterError, place_id: str) -> SandboxUnavailableError | ClusterError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from aviato.server.backends.kubernetes.cluster import GONE, ClusterError
 from aviato.server.backends.kubernetes.labels import CLAIM, PLACE
@@ -18,7 +18,18 @@ log = logging.getLogger(__name__)
 AGAIN_SECONDS = 1.0
 
 
-class Watched(ABC):
+class Known(Protocol):
+    """What is kept of an object."""
+
+    @property
+    def uid(self) -> str:
+        """Of it."""
+
+
+T = TypeVar("T", bound=Known)
+
+
+class Watched(ABC, Generic[T]):
     """Objects that are labelled with a claim, each of a place of its own; those without a place are nobody's.
 
     Args:
@@ -33,6 +44,7 @@ class Watched(ABC):
         self._kind = kind
         self._selector = f"{CLAIM}={claim}"
         self._path = cluster.path(kind, group=group)
+        self._known: dict[str, T] = {}
         self._changed: dict[str, asyncio.Event] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -66,13 +78,17 @@ class Watched(ABC):
         if (event := self._changed.pop(place_id, None)) is not None:
             event.set()
 
-    @abstractmethod
     def ids(self) -> list[str]:
         """The places that have one."""
+        return sorted(self._known)
 
-    @abstractmethod
+    def of(self, place_id: str) -> T | None:
+        """What is known of that of a place; None: there is none."""
+        return self._known.get(place_id)
+
     def uid(self, place_id: str) -> str | None:
         """Of the object that a place has."""
+        return None if (known := self._known.get(place_id)) is None else known.uid
 
     @abstractmethod
     def take(self, place_id: str, found: Object) -> None:
