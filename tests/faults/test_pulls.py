@@ -12,7 +12,7 @@ import pytest
 
 from aviato.exceptions import SandboxImageError
 from aviato.server.backends.local import binary
-from aviato.server.images.registry_requests import Patience
+from aviato.server.images.patience import Patience
 from aviato.server.images.store import ImageStore
 from aviato.server.images.unpacking import Unpacking
 from tests.images.layouts import Image, tar_of

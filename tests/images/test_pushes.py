@@ -16,7 +16,7 @@ from aviato.server.backends.local import binary
 from aviato.server.images import registry_requests
 from aviato.server.images.image_exports import parse_destination
 from aviato.server.images.packing import Packing
-from aviato.server.images.registry_requests import Patience
+from aviato.server.images.patience import Patience
 from aviato.server.images.store import ImageStore
 from aviato.server.images.unpacking import Unpacking
 from tests.images.faulty_registry import always, faulty_registry, times

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aviato.exceptions import SandboxImageError
-from aviato.server.images.registry_requests import Patience
+from aviato.server.images.patience import Patience
 from aviato.server.images.store import ImageStore
 from tests.images.layouts import Image, tar_of, unpack_by_tarfile, write_layout
 from tests.images.real_registry import real_registry

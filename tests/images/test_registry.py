@@ -17,9 +17,9 @@ from aiohttp import web
 
 from aviato.exceptions import SandboxImageError
 from aviato.server.images.oci_reference import parse_oci_reference
+from aviato.server.images.patience import Patience
 from aviato.server.images.registry import Registry
 from aviato.server.images.registry_credentials import find_credentials
-from aviato.server.images.registry_requests import Patience
 from aviato.server.images.registry_tokens import read_challenges
 from aviato.server.images.store import ImageStore
 from tests.images.faulty_registry import always, cut_after, faulty_registry, times

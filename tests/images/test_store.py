@@ -23,7 +23,7 @@ from aviato.server.images.image_errors import disk_error
 from aviato.server.images.image_index import RecordedSnapshot
 from aviato.server.images.image_snapshots import NewSnapshot
 from aviato.server.images.image_trash import remove_as_oneself
-from aviato.server.images.registry_requests import Patience
+from aviato.server.images.patience import Patience
 from aviato.server.images.store import ImageStore
 from aviato.server.images.unpacking import Unpacking
 from aviato.wire.images import BUILT

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from aviato.server.images.image_sources import ImageSource
     from aviato.server.images.manifests import Descriptor
-    from aviato.server.images.registry_requests import Patience
+    from aviato.server.images.patience import Patience
     from aviato.server.images.unpacked_layer import Unpack, UnpackedLayer, UnpackLimits
 
 WRITE_BYTES = 256 << 10

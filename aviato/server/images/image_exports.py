@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 from aviato.exceptions import SandboxImageError
 from aviato.server.images import image_documents as documents
 from aviato.server.images.image_errors import disk_error, image_error, quoted
-from aviato.server.images.image_push import push_image
 from aviato.server.images.oci_reference import id_prefix, parse_oci_reference
 from aviato.server.images.packed_image import PackedImage
 from aviato.system.threads import in_thread
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from aviato.server.images.layer_leases import LayerLeases, Lease
     from aviato.server.images.oci_reference import OciReference
     from aviato.server.images.packing import Pack
-    from aviato.server.images.registry_requests import Patience
+    from aviato.server.images.patience import Patience
     from aviato.server.images.stored_image import StoredImage
 
 Form = Literal["layout", "archive"]
@@ -92,6 +91,9 @@ class ImageExports:
         Raises:
             SandboxImageError: the image is not here, or cannot go there; its `reason` says why.
         """
+        # Here, since it is a client that many servers never need.
+        from aviato.server.images.image_push import push_image
+
         wanted = parse_destination(reference if destination is None else destination)
         try:
             async with self._going_out(reference) as (image, _):

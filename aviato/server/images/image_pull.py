@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from aviato.server.images.layer_pull import LayerPulls
     from aviato.server.images.manifests import ImageDetails, Manifest, Platform
     from aviato.server.images.oci_reference import OciReference
+    from aviato.server.images.patience import Patience
     from aviato.server.images.pull_progress import PullProgress
-    from aviato.server.images.registry_requests import Patience
 
 AT_ONCE = 4
 """Layers of an image that are downloaded or unpacked at a time."""

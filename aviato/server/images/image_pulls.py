@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aviato.server.images.layer_leases import LayerLeases
     from aviato.server.images.layer_pull import LayerPulls
     from aviato.server.images.oci_reference import OciReference
-    from aviato.server.images.registry_requests import Patience
+    from aviato.server.images.patience import Patience
     from aviato.server.images.stored_image import Progress
     from aviato.server.images.unpacked_layer import UnpackLimits
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aviato.server.images.manifests import Descriptor
     from aviato.server.images.oci_reference import OciReference
     from aviato.server.images.packed_image import PackedImage
-    from aviato.server.images.registry_requests import Patience
+    from aviato.server.images.patience import Patience
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from aviato.server.images.docker_archive import DockerArchive
 from aviato.server.images.empty_image import EmptyImage
 from aviato.server.images.oci_layout import OciLayout
-from aviato.server.images.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
     from aviato.server.images.image_sources import ImageSource
     from aviato.server.images.oci_reference import OciReference
-    from aviato.server.images.registry_requests import Patience
+    from aviato.server.images.patience import Patience
 
 
 async def open_source(
@@ -39,4 +38,7 @@ async def open_source(
         return await DockerArchive.open(reference, scratch, most_bytes)
     if reference.kind == "scratch":
         return EmptyImage()
+    # Here, since it is a client that many servers never need.
+    from aviato.server.images.registry import Registry
+
     return Registry(reference, mirrors=mirrors, patience=patience)

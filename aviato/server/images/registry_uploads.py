@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aviato.server.images.manifests import Descriptor
     from aviato.server.images.oci_reference import OciReference
-    from aviato.server.images.registry_requests import Patience
+    from aviato.server.images.patience import Patience
 
 _PASSING = ("interrupted", "registry_failed", "registry_unreachable", "stalled", "too_many_requests")
 

@@ -19,7 +19,7 @@ from aviato.server.images.layer_pull import LayerPulls
 from aviato.server.images.layer_sizes import LayerSizes
 from aviato.server.images.layers import ROOT, says_other_top
 from aviato.server.images.oci_reference import id_prefix, parse_oci_reference, parse_own_name
-from aviato.server.images.registry_requests import Patience
+from aviato.server.images.patience import Patience
 from aviato.server.images.starting_layers import StartingLayers
 from aviato.server.images.stored_image import StoredImage, UnpackedImage
 from aviato.server.images.unpacked_layer import UnpackLimits

@@ -64,7 +64,7 @@ _EXAMPLES = (b"secret = pass:insta", b"secret = $insta::secret")
 """Lines of OpenSSL's own configuration, the same on every machine."""
 _SECRETS = (
     (re.compile(rb"PRIVATE KEY(?: BLOCK)?-----"), "a private key"),
-    (re.compile(rb"\w://[^/\s\"'<>@]+@"), "an address with a password"),
+    (re.compile(rb"://(?<=\w://)[^/\s\"'<>@]+@"), "an address with a password"),  # What begins with `://` is found faster.
     (
         re.compile(
             rb"(?i)(?:\b|_)(?:password|passwd|passphrase|secret|token|auth|authtoken|api_?key|access_?key)[\"']?"
@@ -73,7 +73,10 @@ _SECRETS = (
         "what looks like a password or a token",
     ),
 )
-_KEYWORDS = (b"pass", b"secret", b"token", b"auth", b"key", b"://")
+_KEYWORDS = (
+    *(b"private key", b"://", b"password", b"passwd", b"passphrase", b"secret", b"token", b"auth"),
+    *(b"apikey", b"api_key", b"accesskey", b"access_key"),
+)
 """One of these is in all of them, in lower case: few files have any, and looking for words is quick."""
 _COMMENTS = re.compile(rb"(?s:<!--.*?-->)|^[ \t]*[#;!][^\n]*$", re.MULTILINE)
 
