@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ IMAGE = "registry.example.org/aviato/server"
 Objects = list[dict[str, Any]]
 
 
+@functools.cache
 def lacking() -> str | None:
     """Why this machine cannot build them, if it cannot."""
     if shutil.which("kubectl") is None:
