@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aviato.exceptions import SandboxExecutionError, SandboxFileError
 from aviato.grading.changes import prepare
 from aviato.grading.inside import program
+from aviato.grading.inside.paths import INSEPARABLE_PATH
 from aviato.grading.judging import run_command
 from aviato.grading.new_sandboxes import new_sandboxes
 from aviato.grading.remedies import with_remedy
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 LOADING = re.compile(r"\b(?:ModuleNotFoundError|ImportError|SyntaxError|IndentationError|TabError)\b")
 _MISSING = re.compile(r"No module named '(\w+)")
-INSEPARABLE_PATH = "/tmp/.aviato-grading/inseparable"
 """As `inside/standin.py` has it."""
 _NOT_STARTED = (126, 127)
 PYTEST_FAILED_TESTS = 1

@@ -12,6 +12,7 @@ from aviato.calls.exec_call import exec_request, process_result
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxExecutionError
 from aviato.grading import driver
 from aviato.grading.inside import program, stand_ins
+from aviato.grading.inside.paths import SOCKET_PATH
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 NO_GRADER = "grader_failed"
 """Reason of the error where the program that runs tests has never run."""
-SOCKET_PATH = "/tmp/.aviato-grading/solution.sock"
 HIGH_MARK_BYTES = 1 << 20
 PIECE_BYTES = 256 << 10
 STDERR_BYTES = 64 << 10
@@ -426,7 +426,7 @@ def _host() -> tuple[bytes, bytes]:
 
 @functools.cache
 def _broker() -> tuple[bytes, bytes]:
-    made_of = ("late", "module", "unseen", "cases", "loop", "leftover", "verdicts", "connections", "place", "broker")
+    made_of = ("late", "module", "unseen", "cases", "loop", "leftover", "verdicts", "connections", "place", "paths", "broker")
     return driver.compiled(program(*made_of))
 
 
@@ -440,4 +440,4 @@ def _request(timeout_seconds: float | None = None) -> dict[str, Any]:
     return request
 
 
-__all__ = ["NO_GRADER", "SOCKET_PATH", "Grader", "Link", "Solution", "check_linkable", "linked"]
+__all__ = ["NO_GRADER", "Grader", "Link", "Solution", "check_linkable", "linked"]

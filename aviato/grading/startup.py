@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from aviato.grading.inside.paths import DIRECTORY
+
 if TYPE_CHECKING:
     from collections.abc import Container
 
@@ -17,7 +19,7 @@ _LOADED_BY_ITSELF = frozenset(
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
 _TOOLS = frozenset(("aviato_solution", "pytest", "_pytest", "pluggy", "hypothesis", "aviato"))
 _SYSTEM = (
-    *("/proc", "/sys", "/dev", "/run", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/.aviato", "/tmp/.aviato-grading"),
+    *("/proc", "/sys", "/dev", "/run", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/.aviato", DIRECTORY),
     *("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64", "/usr/local/bin", "/usr/local/lib", "/root/.local"),
 )
 LOADED_CODE = (".pyc", ".pyo", ".so", ".pyd", ".egg", ".whl")

@@ -11,9 +11,9 @@ Standard input and output carry messages of all tasks: a line with the number of
 * from here: `h` whether tasks can share it, `c` input of the solution, `p` whether what it answers is to wait, `r` verdicts
   on the cases, `d` nothing of it runs on, and whether other directories are as they were.
 
-Follows `late.py`, `module.py`, `cases.py`, `loop.py`, `leftover.py`, `verdicts.py`, `connections.py` and `place.py`. The
-verdicts are made as process 1 makes them, by the same text. Tests are trusted with them: they share a sandbox, and a user, with
-this process.
+Follows `late.py`, `module.py`, `cases.py`, `loop.py`, `leftover.py`, `verdicts.py`, `connections.py`, `place.py` and
+`paths.py`. The verdicts are made as process 1 makes them, by the same text. Tests are trusted with them: they share a sandbox,
+and a user, with this process.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ import os
 import signal
 import sys
 import traceback
+
+from aviato.grading.inside.paths import TASKS_PATH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,8 +43,6 @@ if TYPE_CHECKING:
 else:
     import json
 
-BASE = "/tmp/.aviato-grading/tasks"
-"""Where any user may make it: the one of an image need not be root."""
 ABOVE = 64
 SUBREAPER = 36
 """`PR_SET_CHILD_SUBREAPER`."""
@@ -110,7 +110,7 @@ class Broker:
         # Tests may use what is in the working directory; nobody else's do then.
         free = os.getcwd() == "/" or not os.listdir(".")
         again = free and self.control is not None and self.control(SUBREAPER, 1, 0, 0, 0) == 0
-        os.makedirs(BASE, exist_ok=True)
+        os.makedirs(TASKS_PATH, exist_ok=True)
         self.around = around()
         self.say(0, b"h", b"%d" % again)
 
@@ -140,7 +140,7 @@ class Broker:
         if self.places:
             return self.places.pop()
         self.made += 1
-        return Place(self, "%s/%d" % (BASE, self.made))
+        return Place(self, "%s/%d" % (TASKS_PATH, self.made))
 
     # -- messages
 

@@ -1,4 +1,4 @@
-"""What stands for the solution in the grader's process: names whose calls run elsewhere. Follows `crossing.py`.
+"""What stands for the solution in the grader's process: names whose calls run elsewhere. Follows `crossing.py` and `paths.py`.
 
 A name can be called. What comes back is data, or stands for an object (`objects.py`).
 """
@@ -12,6 +12,8 @@ import sys
 import time
 from _thread import allocate_lock
 
+from aviato.grading.inside.paths import INSEPARABLE_PATH, SOCKET_PATH
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from aviato.grading.inside.objects import forget, is_object, number_of, resolve
     from aviato.grading.inside.packing import form_of_number, pack, plain_of, unpack
 
-SOCKET_PATH = "/tmp/.aviato-grading/solution.sock"
-INSEPARABLE_PATH = "/tmp/.aviato-grading/inseparable"
 CONNECT_SECONDS = 30.0
 TEXT_BYTES = 2000
 FAILED = 70
