@@ -371,7 +371,7 @@ class Player:
         await box.exec(["sh", "-c", "(setsid sleep 0.3 &) >/dev/null 2>&1"])
 
 
-@pytest.mark.long
+@pytest.mark.deep
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_whatever_is_done_with_many_each_has_its_files(served: Any, seed: int) -> None:
