@@ -32,6 +32,10 @@ SECRET = {
     "an address with a token": ("profile.d/index.sh", "export PIP_INDEX_URL='https://glpat123@example.org/simple'\n"),
     "a token of a variable": ("profile.d/hub.sh", 'export HF_TOKEN="hf_abcdefgh"\n'),
     "a key of a variable": ("profile.d/cloud.sh", "AWS_SECRET_ACCESS_KEY=abcdefghijkl; export AWS_SECRET_ACCESS_KEY\n"),
+    **{
+        f"what {name} is set to": ("profile.d/names.sh", f"export MY_{name.upper()}=abcdefgh\n")
+        for name in ("passwd", "passphrase", "auth", "authtoken", "apikey", "api_key", "accesskey", "access_key")
+    },
     "a password of JSON": ("php/8.2/cli/app.json", '{"password": "hunter22"}'),
     "a password of Java": (
         "java-17-openjdk/net.properties",

@@ -62,21 +62,23 @@ WITHOUT_LINKS = frozenset({"doc", "man", "info", "help", "locale", "icons", "zon
 _NEVER = re.compile("|".join(map(fnmatch.translate, NEVER)))
 _EXAMPLES = (b"secret = pass:insta", b"secret = $insta::secret")
 """Lines of OpenSSL's own configuration, the same on every machine."""
+_ASSIGNED = (
+    *(b"password", b"passwd", b"passphrase", b"secret", b"token", b"auth", b"authtoken"),
+    *(b"apikey", b"api_key", b"accesskey", b"access_key"),
+)
+"""Names of what a secret is assigned to, in lower case."""
 _SECRETS = (
     (re.compile(rb"PRIVATE KEY(?: BLOCK)?-----"), "a private key"),
     (re.compile(rb"://(?<=\w://)[^/\s\"'<>@]+@"), "an address with a password"),  # What begins with `://` is found faster.
     (
         re.compile(
-            rb"(?i)(?:\b|_)(?:password|passwd|passphrase|secret|token|auth|authtoken|api_?key|access_?key)[\"']?"
+            rb"(?i)(?:\b|_)(?:" + b"|".join(_ASSIGNED) + rb")[\"']?"
             rb"[ \t]*[=:>][ \t]*[\"']?(?![\s\"'<$%{(]|(?:true|false|none|null|yes|no)\b)\S{4,}"
         ),
         "what looks like a password or a token",
     ),
 )
-_KEYWORDS = (
-    *(b"private key", b"://", b"password", b"passwd", b"passphrase", b"secret", b"token", b"auth"),
-    *(b"apikey", b"api_key", b"accesskey", b"access_key"),
-)
+_KEYWORDS = (b"private key", b"://", *_ASSIGNED)
 """One of these is in all of them, in lower case: few files have any, and looking for words is quick."""
 _COMMENTS = re.compile(rb"(?s:<!--.*?-->)|^[ \t]*[#;!][^\n]*$", re.MULTILINE)
 
