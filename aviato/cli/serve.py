@@ -89,7 +89,8 @@ def _serve(settings: ServerSettings) -> None:
         folder.make()
     except OSError as error:
         raise click.ClickException(f"the server cannot keep its state in {state!r} ({source}): {error.strerror}") from None
-    backend = configured_backend(settings, folder)
+    with lasting_imports():  # Of the backend's modules.
+        backend = configured_backend(settings, folder)
     hashes, made = _keys(settings, folder)
     listeners, lines = _listen(settings, folder, tls)
     if made is not None:

@@ -82,7 +82,9 @@ def _serve(directory: str, lock_fd: int, socket_fd: int) -> None:
     listener = socket.socket(fileno=socket_fd)
     listeners = Listeners(sockets=[listener], path=os.path.join(directory, "sock"))
     logging.info("the embedded server starts in %s", directory)
-    event_loop.run(serve(settings, folder, configured_backend(settings, folder, embedded=True), listeners, embedded=True))
+    with lasting_imports():  # Of the backend's modules.
+        backend = configured_backend(settings, folder, embedded=True)
+    event_loop.run(serve(settings, folder, backend, listeners, embedded=True))
 
 
 if __name__ == "__main__":
