@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from aviato.values.handles import Handle
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Generator
@@ -14,8 +16,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncCommand(Generic[T]):
+class AsyncCommand(Handle, Generic[T]):
     """A command under way."""
+
+    _instead = "; `await` it first"
 
     _execution: Execution
     _task: asyncio.Task[T]

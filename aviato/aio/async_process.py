@@ -10,14 +10,13 @@ from aviato.bridge.stream import StreamReader
 from aviato.calls.exec_call import run
 from aviato.exceptions import OperationCancelledError
 from aviato.results import ProcessResult
-from aviato.values.parameters import Suggesting
 from aviato.values.representation import beginning
 
 if TYPE_CHECKING:
     from aviato.core.lifecycle import SandboxHandle
 
 
-class AsyncProcess(AsyncCommand[ProcessResult], Suggesting):
+class AsyncProcess(AsyncCommand[ProcessResult]):
     """A command under way: `await` it for its result, iterate `stdout` and `stderr` with `async for`.
 
     A cancelled `await` kills the command, but lets go of one begun with `detach=True` or attached to.

@@ -11,14 +11,13 @@ from aviato.bridge.writer import StreamWriter
 from aviato.calls.exec_call import DEFAULT_MAX_OUTPUT_BYTES, count, run, shown
 from aviato.exceptions import AviatoValidationError, SandboxExecutionError
 from aviato.results import ProcessResult
-from aviato.values.parameters import Suggesting
 
 if TYPE_CHECKING:
     from aviato.calls.exec_call import Ran
     from aviato.calls.sandbox_state import SandboxState
 
 
-class Process(CommandHandle[ProcessResult], Suggesting):
+class Process(CommandHandle[ProcessResult]):
     """A command in a sandbox: a handle on its result, and its streams while it runs.
 
     `result()` and `await` give the `ProcessResult`; a returncode other than 0 is a result. They raise

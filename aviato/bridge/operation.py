@@ -15,6 +15,7 @@ from aviato.bridge.loop import check_blocking as check_blocking
 from aviato.core.shared import ended
 from aviato.exceptions import AviatoError, OperationCancelledError, OperationTimeoutError
 from aviato.log import logger
+from aviato.values.handles import Handle
 from aviato.values.representation import cut
 from aviato.values.text import line
 
@@ -29,7 +30,7 @@ INTERRUPT_SECONDS = 5.0
 """How long a first Ctrl-C waits for the clean-up of the work that it cancels."""
 
 
-class OperationRef(Generic[T]):
+class OperationRef(Handle, Generic[T]):
     """An operation under way. Wait with `.result()` or `await`, as often and from wherever you like; the outcome is kept."""
 
     # Subclasses call _start() from their own __init__; before that, or without it, collection must find these.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from aviato.bridge.collection import DEFAULT_MAX_OUTPUT_BYTES, Collection
 from aviato.bridge.loop import SLICE_SECONDS, check_blocking
 from aviato.exceptions import SandboxExecutionError
+from aviato.values.handles import Handle
 
 if TYPE_CHECKING:
     from typing import Self
@@ -28,7 +29,7 @@ MAX_LINE = 1 << 20
 """A longer line comes in pieces: characters of text, or bytes."""
 
 
-class StreamReader(Collection, Generic[T]):
+class StreamReader(Handle, Collection, Generic[T]):
     """Output as it arrives: `for` in any thread, `async for` on any loop; `.lines()` line by line.
 
     Yields what arrived, decoded incrementally if it is a text stream; `.raw()` yields bytes in any case. One iterator at a
@@ -38,6 +39,8 @@ class StreamReader(Collection, Generic[T]):
         offset: where in the command's output it begins.
         reading: whether an iterator is alive.
     """
+
+    _instead = "; it is a stream: iterate it, or take the outcome of its command, which has all of it"
 
     def __init__(
         self,
@@ -119,6 +122,9 @@ class StreamReader(Collection, Generic[T]):
         return f"<StreamReader {self._name}{of}: {self.total_bytes} bytes, {state}>"
 
     # -- the reader's side
+
+    def __contains__(self, piece: object) -> bool:
+        raise TypeError(f"`in` would compare each piece as it arrived with {type(piece).__name__!r}{self._instead}")
 
     def __iter__(self) -> StreamIterator[T]:
         return StreamIterator(self, lines=False)

@@ -63,6 +63,8 @@ class Evaluation(OperationRef[list[Outcome]]):
 
     def __init__(self, items: list[ItemEvaluation]) -> None:
         self.items = items
+        for item in items:
+            item._seen = True  # What fails is told by this one, once.
         self._start(self._gather(), name=f"evaluate {len(items)} items")
 
     def as_completed(self, timeout: float | None = None) -> AsCompleted[ItemEvaluation]:

@@ -194,14 +194,17 @@ class Suggesting:
         def __getattr__(self, name):
             if any(name in vars(kind) for kind in type(self).__mro__):
                 return object.__getattribute__(self, name)  # A property of ours raised it: let it say why.
-            raise AttributeError(no_attribute(self, name), name=name, obj=self)
+            raise AttributeError(self._no_attribute(name), name=name, obj=self)
+
+    def _no_attribute(self, name: str) -> str:
+        return no_attribute(self, name)
 
 
-def no_attribute(owner: object, name: str) -> str:
-    """The message of an AttributeError."""
+def no_attribute(owner: object, name: str, otherwise: str = "") -> str:
+    """The message of an AttributeError; `otherwise` ends it where no attribute was meant."""
     message = f"{type(owner).__name__!r} object has no attribute {name!r}"
     if name.startswith("_"):
         return message
     from aviato.values.suggestions import meant
 
-    return message + meant(name, (one for one in dir(owner) if not one.startswith("_")), ATTRIBUTES)
+    return message + (meant(name, (one for one in dir(owner) if not one.startswith("_")), ATTRIBUTES) or otherwise)

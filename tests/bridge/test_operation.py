@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
+import copy
 import gc
 import logging
 import sys
@@ -52,6 +53,10 @@ class Work:
 
 async def fail(error):
     raise error
+
+
+async def giving(value):
+    return value
 
 
 @pytest.fixture(params=["asyncio", "asyncio debug", "uvloop"])
@@ -473,6 +478,32 @@ def test_context_variables_travel_in_and_not_out():
     contextvars.Context().run(thread.loop.call_soon_threadsafe, lambda: (seen.append(variable.get()), read.set()))
     assert read.wait(5)
     assert seen == ["unset"]
+
+
+# -- taken for the outcome
+
+
+@pytest.mark.parametrize("outcome", ["42", b"42", 0, True, 0.5, [], (), {}])
+def test_a_handle_is_not_compared_with_an_outcome(outcome):
+    """It would be False without a word."""
+    ref = start(giving(outcome))
+    for compare in (lambda: ref == outcome, lambda: ref != outcome, lambda: outcome == ref, lambda: ref in [outcome]):
+        with pytest.raises(TypeError, match=r"take its `.result\(\)`, or `await` it, first"):
+            compare()
+    assert ref.result(5) == outcome
+
+
+def test_a_handle_is_compared_with_others_by_identity():
+    first, second = start(giving(1)), start(giving(1))
+    assert first == first and first != second and first != None and first in [second, first]  # noqa: E711
+    assert len({first, second, first}) == 2
+
+
+def test_an_attribute_of_the_outcome_says_what_is_missing():
+    ref = start(giving("text"))
+    with pytest.raises(AttributeError, match=r"no attribute 'strip'; it is a handle: take its `.result\(\)`"):
+        ref.strip()
+    assert not hasattr(ref, "__array__") and copy.copy(ref.result(5)) == "text"
 
 
 # -- forgotten failures

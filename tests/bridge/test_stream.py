@@ -144,6 +144,18 @@ def test_a_line_of_many_small_pieces_costs_no_copy_for_each():
     assert time.process_time() - started < 3
 
 
+# -- taken for its text
+
+
+def test_a_stream_is_not_taken_for_its_text():
+    """Each would be False without a word, though the text is there."""
+    stream = written(b"42\n")
+    for mistake in (lambda: stream == "42\n", lambda: stream != "42\n", lambda: "42" in stream, lambda: stream.strip()):
+        with pytest.raises((TypeError, AttributeError), match="it is a stream: iterate it, or take the outcome of its command"):
+            mistake()
+    assert list(stream) == ["42\n"]
+
+
 # -- when it is read
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -338,3 +340,18 @@ def test_wrong_arguments_are_refused_at_once() -> None:
         Task(code="x", tests="assert x")  # type: ignore[arg-type]
     with pytest.raises(aviato.AviatoValidationError):
         evaluate([], timeout_seconds=-1)
+
+
+def test_an_evaluation_that_nobody_looked_at_says_so_once(session: aviato.Session, caplog: pytest.LogCaptureFixture) -> None:
+    """As where a program ends by an error of its own before: forty lines would hide that one."""
+    evaluation = evaluate([Task(command=["sleep", "60"])] * 40, session=session)
+    session.close().result(30)
+    evaluation.exception(30)
+    evaluation._seen = False
+    items = [weakref.ref(item) for item in evaluation.items]
+    del evaluation
+    gc.collect()
+    assert all(item() is None for item in items)
+    told = [record.getMessage() for record in caplog.records if "evaluate" in record.getMessage()]
+    assert not [text for text in told if "evaluate item" in text]
+    assert [text[:45] for text in told if "40 items" in text] == ["evaluate 40 items failed and nobody looked at"]
