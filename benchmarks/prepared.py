@@ -96,7 +96,11 @@ def stopped(sandboxes: Sequence[aviato.Sandbox]) -> None:
 
 
 def measure_snapshots(session: aviato.Session, tree: Tree, rounds: int, folder: Path) -> Figures:
-    """Snapshots of sandboxes that have just written it, beside a copy of the same files."""
+    """Snapshots of sandboxes that have just written it, beside a copy of the same files.
+
+    One of another sandbox comes before each: some machines take memory from programs that were idle, as all are while a
+    gibibyte is written, and to have it back would be measured in place of the snapshot.
+    """
     taken, floor = Series(f"snapshot of {tree.name}"), Series("  floor: cp -a")
     source, target = tree.copied(folder), folder / "copy"
     with Floor(["/bin/cp", "-aT", str(source), str(target)]) as copy:
@@ -105,12 +109,15 @@ def measure_snapshots(session: aviato.Session, tree: Tree, rounds: int, folder: 
             shutil.rmtree(target, ignore_errors=True)
             return copy()
 
+        def one_of(parent: aviato.Sandbox) -> float:
+            return undone(
+                lambda: parent.snapshot().result(), lambda one: aviato.Sandbox.delete_snapshot(one.snapshot_id).result()
+            )()
+
         def snapshot() -> float:
-            with tree.written(session) as parent:
-                measured = undone(
-                    lambda: parent.snapshot().result(), lambda one: aviato.Sandbox.delete_snapshot(one.snapshot_id).result()
-                )
-                return measured()
+            with tree.written(session) as parent, SMALL.written(session) as before:
+                one_of(before)
+                return one_of(parent)
 
         alternate(rounds, (taken, snapshot), (floor, copying), warmup=1)
     rows = [[taken.name, milliseconds(taken.median), ratio(taken, floor)], [floor.name, milliseconds(floor.median), ""]]
@@ -127,7 +134,10 @@ def mounts(source: Path, children: int, folder: Path) -> list[str] | None:
 
 
 def measure_forks(session: aviato.Session, tree: Tree, rounds: int, children: int, folder: Path) -> Figures:
-    """Forks until all children run, of sandboxes that have just written it and once more, beside creates and bare overlays."""
+    """Forks until all children run, of sandboxes that have just written it and once more, beside creates and bare overlays.
+
+    Creates come just after as much was written, too: meanwhile nobody asks for a sandbox, and what a server has ready goes.
+    """
     forks, again = Series(f"fork({children}) of {tree.name}"), Series("  the same once more")
     creates = Series(f"{children} creates")
     floor = Series(f"  floor: {children} bare overlays")
@@ -142,11 +152,15 @@ def measure_forks(session: aviato.Session, tree: Tree, rounds: int, children: in
         def once_more() -> float:
             return undone(lambda: running(parents[0].fork(children)), stopped)()
 
+        def created() -> float:
+            with tree.written(session):
+                return undone(lambda: running([session.sandbox() for _ in range(children)]), stopped)()
+
         stack.callback(stopped, parents)
         cases = [
             (forks, first),
             (again, once_more),
-            (creates, undone(lambda: running([session.sandbox() for _ in range(children)]), stopped)),
+            (creates, created),
         ]
         argv = mounts(tree.copied(folder), children, folder)
         if argv is None:
