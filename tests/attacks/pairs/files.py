@@ -76,7 +76,7 @@ async def tell(box: Any) -> bool:
 
 @in_a_box("have a file call read what does not end", OWN_FILES)
 async def endless(box: Any) -> bool:
-    exec_id, subscription = box.start("sh", "-c", "ln -s /proc/$$/pagemap result; exec sleep 60")
+    exec_id, subscription = box.start("sh", "-c", "ln -s /proc/$$/pagemap result; sleep 60; :")
     while (await box.run("test", "-L", "result")).returncode != 0:
         pass
     size = await read(box, "result")
