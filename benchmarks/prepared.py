@@ -95,12 +95,19 @@ def stopped(sandboxes: Sequence[aviato.Sandbox]) -> None:
     aviato.results([sandbox.stop() for sandbox in sandboxes])
 
 
-def measure_snapshots(session: aviato.Session, tree: Tree, rounds: int, folder: Path) -> Figures:
-    """Snapshots of sandboxes that have just written it, beside a copy of the same files.
+def wake(session: aviato.Session) -> None:
+    """Take a snapshot and forks of something small.
 
-    One of another sandbox comes before each: some machines take memory from programs that were idle, as all are while a
-    gibibyte is written, and to have it back would be measured in place of the snapshot.
+    Some machines take memory from programs that were idle, as all are while a gibibyte is written, and to have it back
+    would be measured in place of what comes next.
     """
+    with SMALL.written(session) as other:
+        aviato.Sandbox.delete_snapshot(other.snapshot().result().snapshot_id).result()
+        stopped(running(other.fork(2)))
+
+
+def measure_snapshots(session: aviato.Session, tree: Tree, rounds: int, folder: Path) -> Figures:
+    """Snapshots of sandboxes that have just written it, beside a copy of the same files."""
     taken, floor = Series(f"snapshot of {tree.name}"), Series("  floor: cp -a")
     source, target = tree.copied(folder), folder / "copy"
     with Floor(["/bin/cp", "-aT", str(source), str(target)]) as copy:
@@ -109,15 +116,13 @@ def measure_snapshots(session: aviato.Session, tree: Tree, rounds: int, folder: 
             shutil.rmtree(target, ignore_errors=True)
             return copy()
 
-        def one_of(parent: aviato.Sandbox) -> float:
-            return undone(
-                lambda: parent.snapshot().result(), lambda one: aviato.Sandbox.delete_snapshot(one.snapshot_id).result()
-            )()
-
         def snapshot() -> float:
-            with tree.written(session) as parent, SMALL.written(session) as before:
-                one_of(before)
-                return one_of(parent)
+            with tree.written(session) as parent:
+                wake(session)
+                measured = undone(
+                    lambda: parent.snapshot().result(), lambda one: aviato.Sandbox.delete_snapshot(one.snapshot_id).result()
+                )
+                return measured()
 
         alternate(rounds, (taken, snapshot), (floor, copying), warmup=1)
     rows = [[taken.name, milliseconds(taken.median), ratio(taken, floor)], [floor.name, milliseconds(floor.median), ""]]
@@ -147,6 +152,7 @@ def measure_forks(session: aviato.Session, tree: Tree, rounds: int, children: in
         def first() -> float:
             stopped(parents)
             parents[:] = [tree.written(session)]
+            wake(session)
             return once_more()
 
         def once_more() -> float:
@@ -154,6 +160,7 @@ def measure_forks(session: aviato.Session, tree: Tree, rounds: int, children: in
 
         def created() -> float:
             with tree.written(session):
+                wake(session)
                 return undone(lambda: running([session.sandbox() for _ in range(children)]), stopped)()
 
         stack.callback(stopped, parents)
