@@ -11,6 +11,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 SERVE = "from aviato.cli.main import main; main()"
 AT_ONCE = 16
+STILL_SECONDS = 0.3
 WARM = 20
 """Sandboxes that come and go first: a server that has worked holds more than a new one."""
 
@@ -96,9 +98,12 @@ async def _measure(count: int, pid: int, url: str, key: str, state: str) -> Seen
     try:
         for sandbox in await _made(WARM, url):
             await sandbox.stop()
+        await _still(pid)
         before, requests[0] = _held(pid), 0
         sandboxes = await _made(count, url)
-        after, asked = _held(pid), requests[0]
+        asked = requests[0]
+        await _still(pid)
+        after = _held(pid)
         grown_disk = [late - early for early, late in zip(disk, _disk(state), strict=True)]
         for sandbox in sandboxes:
             await sandbox.stop()
@@ -120,6 +125,15 @@ async def _made(count: int, url: str) -> list[Sandbox]:
             return sandbox
 
     return await asyncio.gather(*(one() for _ in range(count)))
+
+
+async def _still(pid: int) -> None:
+    """Wait until the dead are gone, and the next child of the zygote is there ahead of its sandbox."""
+    since, seen = time.monotonic(), descendants(pid)
+    while time.monotonic() - since < STILL_SECONDS:
+        await asyncio.sleep(STILL_SECONDS / 10)
+        if (now := descendants(pid)) != seen:
+            since, seen = time.monotonic(), now
 
 
 def _held(pid: int) -> tuple[float, ...]:

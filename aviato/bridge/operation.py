@@ -83,8 +83,9 @@ class OperationRef(Handle, Generic[T]):
 
     def _finish(self, task: asyncio.Task[T]) -> None:
         self._task = None
-        self._seen = self._seen or task.cancelled() or self._thread.leaving
         error = OperationCancelledError(f"{self._title()} was cancelled") if task.cancelled() else task.exception()
+        # What was cancelled, or waited for what was, is no news to whoever did it.
+        self._seen = self._seen or isinstance(error, OperationCancelledError) or self._thread.leaving
         self._settle(error)
         if error is not None:
             self._future.set_exception(error)
