@@ -32,3 +32,21 @@ async def test_what_was_said_before_the_end_is_heard_by_who_speaks_into_it() -> 
     for _ in range(3):
         link.acknowledge("ex-it", 1, 0, done=False)
     assert await link.wait_ended() == Ended(reason="exited", returncode=4)
+
+
+async def test_a_link_that_is_let_go_of_while_its_connection_breaks_fails_nowhere() -> None:
+    failures: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    ours, theirs = socket.socketpair()
+    with theirs:
+        connecting = asyncio.create_task(Process1Link.connect("sb-it", ours))
+        hello = {"protocol": 1, "features": [], "execs": {}, "orphan_timeout_seconds": 600}
+        theirs.sendall(encode(FrameType.HELLO, json.dumps(hello).encode()))
+        link = await connecting
+    pinging = asyncio.create_task(link.ping())
+    await asyncio.sleep(0)  # It writes, which fails.
+    link.detach()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not failures
+    pinging.exception()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Self
 
 import pytest
 
+from aviato.server.link import lasting_connection
+from aviato.server.link.at_rest import Done
 from aviato.server.link.handshake import NotAuthentic, prove
 from aviato.server.link.link import Configuration, ExecSpec, Process1Link, SandboxGone
-from aviato.wire.frames import FrameType
+from aviato.wire.frames import FrameType, encode
 from tests.protocol.networked import Place, place
 from tests.protocol.test_over_a_network import CONFIGURATION
 
@@ -53,13 +57,17 @@ class Way:
             task.add_done_callback(self._tasks.discard)
         return own
 
-    async def cut(self) -> None:
-        """All at once, in both directions, whatever is on its way."""
-        self.cuts += 1
+    async def hold(self) -> None:
+        """Let nothing through any more, as a network that has gone without a word."""
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def cut(self) -> None:
+        """All at once, in both directions, whatever is on its way."""
+        self.cuts += 1
+        await self.hold()
         made, self._open = self._open, []
         for sock in made:
             sock.close()
@@ -72,11 +80,13 @@ async def _pump(source: socket.socket, target: socket.socket) -> None:
             await loop.sock_sendall(target, data)
 
 
-async def linked(there: Place, way: Way) -> Process1Link:
-    """The link of a server that knows how to come back."""
+async def linked(there: Place, way: Way, *, may: asyncio.Event | None = None, **configuration: object) -> Process1Link:
+    """The link of a server that knows how to come back, once it may."""
 
     async def reopen() -> socket.socket:
         while True:
+            if may is not None:
+                await may.wait()
             sock = await way.dial()
             try:
                 assert await prove(sock, there.key) == "running"
@@ -85,7 +95,17 @@ async def linked(there: Place, way: Way) -> Process1Link:
                 sock.close()  # It was cut off, too.
 
     (await there.begun()).close()  # It has its plan, and no server.
-    return await Process1Link.connect("sb", await reopen(), Configuration.of(CONFIGURATION), reopen=reopen)
+    told = Configuration.of({**CONFIGURATION, **configuration})
+    return await Process1Link.connect("sb", await reopen(), told, reopen=reopen)
+
+
+async def back(link: Process1Link) -> None:
+    """Until it is heard again."""
+    async with asyncio.timeout(20):
+        while True:
+            with suppress(SandboxGone):
+                return await link.ping()
+            await asyncio.sleep(0.05)
 
 
 def command(exec_id: str, script: str, **options: object) -> ExecSpec:
@@ -147,18 +167,209 @@ async def test_results_that_were_confirmed_are_forgotten_though_the_word_was_los
         link = await linked(there, way)
         assert (await read(link, "ex-1", "echo on"))[0] == b"on\n"
         await way.cut()  # With the confirmation on its way, or not.
-        async with asyncio.timeout(20):
-            while True:
-                with suppress(SandboxGone):
-                    await link.ping()
-                    break
-                await asyncio.sleep(0.05)
+        await back(link)
         other = await Process1Link.connect("sb", await _proved(there))
         assert other.hello["execs"] == {}
         other.detach()
         async with asyncio.timeout(20):
             assert (await link.wait_ended()).reason == "taken"
         link.detach()
+
+
+async def test_uploads_go_on_after_one_that_was_held_back_when_the_connection_was_cut() -> None:
+    async def much() -> AsyncIterator[bytes]:
+        for _ in range(64):
+            yield bytes(256 << 10)
+
+    async with place() as there, Way(there) as way:
+        link = await linked(there, way)
+        await way.hold()
+        writing = asyncio.create_task(link.write_file("/tmp/much", much()))
+        await asyncio.sleep(0.2)  # It has sent what goes, and waits for room.
+        await way.cut()
+        async with asyncio.timeout(10):
+            with pytest.raises(SandboxGone):
+                await writing
+            await back(link)
+            await link.write_file("/tmp/much", much())
+            assert (await link.stat("/tmp/much"))["size_bytes"] == 16 << 20
+        link.detach()
+
+
+async def test_a_connection_that_came_to_nothing_is_done_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says late is not heard, and no descriptor of it is left."""
+    monkeypatch.setattr(lasting_connection, "HELLO_SECONDS", 0.2)
+    silent: list[socket.socket] = []
+    async with place() as there, Way(there) as way:
+        link = await linked(there, way)
+        reopen = link._reopen
+        assert reopen is not None
+
+        async def first_silent() -> socket.socket | None:
+            if len(silent) == 3:
+                return await reopen()
+            own, theirs = socket.socketpair()
+            own.setblocking(False)
+            silent.append(theirs)
+            return own
+
+        link._reopen = first_silent
+        before = len(os.listdir("/proc/self/fd"))
+        await way.cut()
+        await back(link)
+        for sock in silent:
+            with suppress(OSError):
+                sock.send(encode(FrameType.REPLACED))
+            sock.close()
+        await asyncio.sleep(0.1)
+        await link.ping()
+        assert link.ended() is None
+        assert len(os.listdir("/proc/self/fd")) <= before
+        link.detach()
+
+
+async def test_a_connection_that_ends_before_process_1_has_spoken_is_not_waited_for() -> None:
+    async with place() as there, Way(there) as way:
+        link = await linked(there, way)
+        reopen, tries = link._reopen, 0
+        assert reopen is not None
+
+        async def first_closed() -> socket.socket | None:
+            nonlocal tries
+            tries += 1
+            if tries > 2:
+                return await reopen()
+            own, theirs = socket.socketpair()
+            own.setblocking(False)
+            theirs.close()
+            return own
+
+        link._reopen = first_closed
+        await way.cut()
+        async with asyncio.timeout(5):
+            await back(link)
+        link.detach()
+
+
+async def test_each_connection_is_kept_alive_by_one_timer_alone() -> None:
+    async with place() as there, Way(there) as way:
+        link = await linked(there, way, orphan_timeout_seconds=4.0)
+        for _ in range(8):
+            await way.cut()
+            await back(link)
+        said = 0
+
+        def count(kind: int, *args: object, **options: object) -> None:
+            nonlocal said
+            said += kind == FrameType.KEEPALIVE
+
+        link._send = count  # type: ignore[method-assign]
+        await asyncio.sleep(2.2)
+        assert said in (2, 3)
+        del link._send  # type: ignore[attr-defined]
+        link.detach()
+
+
+async def test_a_subscription_that_is_closed_between_two_connections_leaves_nothing() -> None:
+    may = asyncio.Event()
+    may.set()
+    async with place() as there, Way(there) as way:
+        link = await linked(there, way, may=may)
+        subscription = link.subscribe(command("ex-1", "sleep 1000"), "ex-1")
+        await subscription.wait()
+        may.clear()
+        await _away(link, way)
+        subscription.close()
+        may.set()
+        await back(link)
+        await link.cancel("ex-1")
+        async for _ in (again := link.subscribe(None, "ex-1")):
+            pass
+        again.close()
+        link.acknowledge("ex-1", 0, 0, True)
+        await link.ping()
+        assert link.is_quiet
+        link.detach()
+
+
+async def test_a_command_that_is_asked_for_between_two_connections_runs_over_the_next() -> None:
+    may = asyncio.Event()
+    may.set()
+    async with place() as there, Way(there) as way:
+        link = await linked(there, way, may=may)
+        may.clear()
+        await _away(link, way)
+        reading = asyncio.create_task(read(link, "ex-1", "echo runs"))
+        await asyncio.sleep(0.05)
+        may.set()
+        async with asyncio.timeout(10):
+            assert (await reading)[0] == b"runs\n"
+        link.detach()
+
+
+@pytest.mark.parametrize("lost", ["on_its_way", "between"])
+async def test_what_has_no_answer_is_said_over_the_next_connection(lost: str) -> None:
+    may = asyncio.Event()
+    may.set()
+    async with place() as there, Way(there) as way:
+        link = await linked(there, way, may=may)
+        await link.ping()
+        may.clear()
+        await (way.hold() if lost == "on_its_way" else _away(link, way))
+        link.configure(Configuration.of({**CONFIGURATION, "environment": {"WHO": "me"}}), "sb")
+        link.remember(Done(("ex-0",), ()))
+        await asyncio.sleep(0.05)
+        if lost == "on_its_way":
+            await _away(link, way)
+        may.set()
+        await back(link)
+        assert (await read(link, "ex-1", "echo $WHO"))[0] == b"me\n"
+        output, kinds = await read(link, "ex-0", "echo again")
+        assert (output, kinds) == (b"", [int(FrameType.ERROR)])
+        may.clear()
+        await (way.hold() if lost == "on_its_way" else _away(link, way))
+        stopping = asyncio.create_task(link.stop(0))
+        await asyncio.sleep(0.05)
+        if lost == "on_its_way":
+            await _away(link, way)
+        may.set()
+        async with asyncio.timeout(5):
+            assert (await stopping).reason == "stopped"
+        link.detach()
+
+
+async def test_a_full_window_moves_on_though_its_confirmation_and_many_others_were_lost() -> None:
+    async with place() as there, Way(there) as way:
+        link = await linked(there, way)
+        subscription = link.subscribe(command("ex-1", "head -c 3000000 /dev/zero"), "ex-1")
+        had = 0
+        while had < 1 << 20:  # All of its window.
+            had += len((await anext(subscription)).payload)
+        await way.hold()
+        link.acknowledge("ex-1", had, 0, False)
+        for number in range(300):
+            link.acknowledge(f"ex-a{number}", 0, 0, True)
+        await asyncio.sleep(0.05)
+        await way.cut()
+        async with asyncio.timeout(10):
+            async for frame in subscription:
+                if frame.type == FrameType.DATA:
+                    had = frame.offset + len(frame.payload)
+                    link.acknowledge("ex-1", had, 0, False)
+        assert had == 3000000
+        link.detach()
+
+
+async def _away(link: Process1Link, way: Way) -> None:
+    """Cut, and the link knows it."""
+    await way.cut()
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await link.ping()
+            except SandboxGone:
+                return
+            await asyncio.sleep(0.01)
 
 
 async def _proved(there: Place) -> socket.socket:

@@ -86,7 +86,7 @@ class CommandCalls(LastingConnection):
         subscription = Subscription(exec_id, self._unsubscribed)
         if self._reopen is not None:
             subscription.progress = Progress(json.loads(payload) if spec is not None else None, [stdout, stderr])
-        channel = self._open(subscription)
+        channel = self._open(subscription, goes_on=subscription.progress is not None)
         older = self._subscriptions.pop(exec_id, None)
         if older is not None:
             older[1].replaced = True
@@ -95,7 +95,8 @@ class CommandCalls(LastingConnection):
         self._subscriptions[exec_id] = (channel, subscription)
         if spec is not None:
             self._active.add(exec_id)
-        if spec is None or memory is None or not self._send_with(memory, payload, channel):
+        # Between two connections nothing is sent: the next one begins with it.
+        if self._away is None and not (spec is not None and self._send_with(memory, payload, channel)):
             self._send(FrameType.REQUEST, payload, channel=channel)
         if late_input is not None:
             task = self._loop.create_task(self.feed(exec_id, binascii.a2b_base64(late_input)))

@@ -138,13 +138,16 @@ class Connection(asyncio.BufferedProtocol):
                 self._give_up(channel)
             raise
 
-    def _open(self, channel: Channel) -> int:
-        """Give a request the number of a channel; raises `SandboxGone` where nothing can be asked any more."""
+    def _open(self, channel: Channel, *, goes_on: bool = False) -> int:
+        """Give a request the number of a channel; raises `SandboxGone` where nothing can be asked any more.
+
+        One that `goes_on` over another connection may be asked for while that is looked for.
+        """
         if self._ended_future.done():
             raise SandboxGone(self._ended_future.result())
-        if self._away is not None:
+        if self._away is not None and not goes_on:
             raise SandboxGone(self._away)
-        if self._detached or self._transport is None:
+        if self._detached or (self._transport is None and self._away is None):
             raise SandboxGone(Ended(reason="lost", message="the server let go of the connection"))
         for _ in range(MAX_CHANNELS):
             self._last_channel = self._last_channel % MAX_CHANNELS + 1
@@ -154,7 +157,9 @@ class Connection(asyncio.BufferedProtocol):
         raise AviatoValidationError(f"{self.sandbox_id} has {MAX_CHANNELS} requests open at once")
 
     def _give_up(self, channel: int) -> None:
-        if channel in self._channels:
+        if self._away is not None:
+            self._channels.pop(channel, None)  # No process 1 knows of it that could answer.
+        elif channel in self._channels:
             self._channels[channel] = ClosingChannel()
             self._send(FrameType.CLOSE, channel=channel)
 
@@ -256,6 +261,8 @@ class Connection(asyncio.BufferedProtocol):
             self._speak_later()
 
     def _speak_later(self) -> None:
+        if self._beat is not None:
+            self._beat.cancel()
         if self.ended() is None and not self._detached:
             patience = self._orphan_seconds or float(self.hello["orphan_timeout_seconds"])
             self._beat = self._loop.call_later(min(60.0, patience / 4), self._keep_speaking)

@@ -79,6 +79,8 @@ class Process1Link(CommandCalls, FileCalls):
                 link._send(FrameType.REQUEST, configuration.payload)
             await link._ready
             link._reopen = reopen
+            if configuration is not None and reopen is not None:
+                link._until_heard(configuration.payload)
         except BaseException:
             link.detach()
             if link._transport is None:
@@ -92,13 +94,12 @@ class Process1Link(CommandCalls, FileCalls):
         payload = configuration.payload
         if HOST_NAME in self.hello["features"]:
             payload = b"%b,%b" % (payload[:-1], as_json({HOST_NAME: host_name})[1:])
-        self._send(FrameType.REQUEST, payload)
+        self._say(payload)
 
     async def stop(self, grace_seconds: float) -> Ended:
         """SIGTERM to all, SIGKILL after the grace, output drained for up to 1 s; returns when the sandbox has ended."""
-        if self.ended() is None and self._transport is not None and not self._detached:
-            request = as_json({"op": "stop", "grace_seconds": grace_seconds})
-            self._send(FrameType.REQUEST, request)
+        if self.ended() is None and not self._detached:
+            self._say(as_json({"op": "stop", "grace_seconds": grace_seconds}))
         return await self.wait_ended()
 
     async def rest(self) -> AtRest | None:
@@ -111,7 +112,7 @@ class Process1Link(CommandCalls, FileCalls):
     def remember(self, done: Done) -> None:
         """Have none of this happen here again, from here on."""
         if done.commands or done.calls:
-            self._send(FrameType.REQUEST, as_json({"op": "remember", "commands": done.commands, "calls": done.calls}))
+            self._say(as_json({"op": "remember", "commands": done.commands, "calls": done.calls}))
 
     async def ping(self) -> None:
         """Return once process 1 has answered."""

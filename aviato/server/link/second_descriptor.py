@@ -26,7 +26,9 @@ class SecondDescriptor:
         """Of the descriptor, once something was sent: to make one costs as much as to send."""
 
     def read(self) -> Iterator[bytes]:
-        """What is there, without waiting for more."""
+        """What is there, without waiting for more; nothing once it was let go of."""
+        if self._fd < 0:
+            return
         with socket.socket(fileno=self._take()) as sock:
             while True:
                 try:
