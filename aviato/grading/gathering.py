@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import posixpath
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,20 @@ async def named_results(handle: SandboxHandle, request: GradeRequest) -> Results
         if not matched:
             raise no_result(handle, pattern, f"{pattern!r} matches no file", "no_such_file")
     return results
+
+
+def leave_out_of_the_system(results: Results, directory: str) -> None:
+    """Take out what a pattern found where the sandbox's own programs and settings, or the grader's, lie.
+
+    Args:
+        results: of which those that are `open` are looked at.
+        directory: in which their relative paths begin.
+    """
+    for path in sorted(results.open):
+        if is_of_the_system(posixpath.normpath(posixpath.join(directory, path))):
+            del results.contents[path]
+            results.open.discard(path)
+            results.left_out.append(path)
 
 
 def is_left_out(path: str, request: GradeRequest, packages: Sequence[str] | frozenset[str] = ()) -> bool:

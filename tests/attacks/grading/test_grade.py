@@ -412,3 +412,14 @@ def test_tests_that_can(session: aviato.Session) -> None:
     given = Task(code=code, tests=["g = lambda n: n\nassert sum(g, 2) == 2"], code_names=["sum"], grading="separate")
     (outcome,) = evaluate([given], session=session).result(50)
     assert outcome.is_infrastructure and "only data can" in outcome.message and outcome.reward() is None
+
+
+@pytest.mark.parametrize(("working_dir", "pattern"), [("/tmp", "*/"), ("/", "tmp/**/*")])
+def test_a_pattern_finds_nothing_that_stands_for_the_graders_own_word(server: Any, working_dir: str, pattern: str) -> None:
+    with aviato.Sandbox(base_url=server.url, working_dir=working_dir) as sandbox:
+        sandbox.write_file("solution.py", WRONG.encode()).result()
+        sandbox.write_file("/tmp/.aviato-grading/inseparable", b"the test cannot be graded so").result()
+        sandbox.write_file("/tmp/results/data.txt", b"data").result()
+        graded = grade(sandbox, PLAIN, results=("solution.py", pattern), mode="separate")
+        assert not graded.passed
+        assert any(path.endswith(".aviato-grading/inseparable") for path in graded.left_out)
