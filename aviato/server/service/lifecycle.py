@@ -136,8 +136,11 @@ class Lifecycle:
             _uncancel()
             ending = ending_of("lost", asked=sandbox.asked)
         except Exception as error:
-            log.exception("sandbox %s: its life broke off", sandbox.sandbox_id)
+            if not _is_taken(sandbox):
+                log.exception("sandbox %s: its life broke off", sandbox.sandbox_id)
             ending = lost(f"the server failed: {type(error).__name__}")
+        if _is_taken(sandbox):
+            return self._hand_over(sandbox)  # Whatever was wrong here, it goes on there.
         sandbox.settle(ending)
         await self.conclude(sandbox)
 
@@ -427,6 +430,12 @@ class Lifecycle:
             left = list(place_ids)
         for place_id in left:
             self.leftovers.setdefault(place_id, place_id)
+
+
+def _is_taken(sandbox: LiveSandbox) -> bool:
+    """Whether another server has it now."""
+    ended = None if sandbox.link is None else sandbox.link.ended()
+    return ended is not None and ended.reason == TAKEN
 
 
 def _uncancel() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -93,8 +94,7 @@ class Recovery:
 
     async def take_up(self, record: SandboxRecord) -> None:
         """Go on with a sandbox that another server had."""
-        self._placed.add(record.place_id or record.sandbox_id)
-        await self._take_up(record, self._resume)
+        await self._take_up(record, partial(self._resume, is_others=True))
         if (unbegun := self._unbegun.pop(record.sandbox_id, None)) is not None:
             await self._take_up(unbegun, self._queue)
 
@@ -158,8 +158,8 @@ class Recovery:
         self._lifecycle.begin(sandbox)
         self._slots.join(sandbox)
 
-    async def _resume(self, record: SandboxRecord) -> None:
-        """Go on with it, or with its end."""
+    async def _resume(self, record: SandboxRecord, *, is_others: bool = False) -> None:
+        """Go on with it, or with its end. What another server has on record of it is as it was when it was made."""
         if record.moving is not None:
             record = await self._moves.finish(record)
             self._registry.save(record)
@@ -175,7 +175,7 @@ class Recovery:
             return
         sandbox = self._found(record, State.STOPPING if is_asked else State.STARTING)
         link = await self._reconnect(place_id)
-        if not is_asked and record.started_at is None and await self._is_unused(sandbox, link):
+        if not is_asked and record.started_at is None and await self._is_unused(sandbox, link, is_others):
             # Its server died before it had made it, or said what holds inside (environment, directory, lifetime).
             if link is not None:
                 link.detach()
@@ -203,7 +203,7 @@ class Recovery:
             return
         self._lifecycle.begin(sandbox)
 
-    async def _is_unused(self, sandbox: LiveSandbox, link: Process1Link | None) -> bool:
+    async def _is_unused(self, sandbox: LiveSandbox, link: Process1Link | None, is_others: bool) -> bool:
         """Whether nobody can have used a sandbox that is not known to run, so that it can be made again.
 
         Once its process 1 was told what holds inside somebody may have, though a full disk kept the server from putting on
@@ -211,6 +211,8 @@ class Recovery:
         """
         if link is not None:
             return not (link.hello["execs"] or link.hello.get("configured"))
+        if is_others:
+            return False  # It may have run since, and nobody would know that what was in it is gone.
         if sandbox.place_id not in await self._backend.place_ids():
             return True
         # Commands come later; the main one may have run, and then its process 1 was killed before it could be told.

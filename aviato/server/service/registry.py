@@ -35,6 +35,7 @@ class Registry:
         self.unable: AviatoError | None = None
         """Why this server cannot reach what runs, if it cannot."""
         self._unsaved: dict[str, SandboxRecord] = {}
+        self._to_forget: set[str] = set()
         self._save_timer: asyncio.TimerHandle | None = None
 
     def save(self, record: SandboxRecord) -> bool:
@@ -49,7 +50,8 @@ class Registry:
     def forget(self, sandbox_id: str) -> None:
         """Have nothing on record of a sandbox any more: another server has it."""
         self._unsaved.pop(sandbox_id, None)
-        self.store.forget_sandbox(sandbox_id)
+        self._to_forget.add(sandbox_id)
+        self._forget_again()
 
     def is_saved(self, sandbox_id: str) -> bool:
         """Whether all that is known of a sandbox is on record."""
@@ -78,9 +80,19 @@ class Registry:
         if self._save_timer is not None:
             self._save_timer.cancel()
             self._save_timer = None
+        self._forget_again()
         for sandbox_id, record in list(self._unsaved.items()):
             if not self._write(sandbox_id, record):
                 return
+
+    def _forget_again(self) -> None:
+        for sandbox_id in list(self._to_forget):
+            try:
+                self.store.forget_sandbox(sandbox_id)
+            except sqlite3.Error as error:
+                log.error("sandbox %s, which another server has, stays on record for now: %s", sandbox_id, error)
+                return
+            self._to_forget.discard(sandbox_id)
 
     def _write(self, sandbox_id: str, record: SandboxRecord) -> bool:
         try:

@@ -41,10 +41,10 @@ class Replicas:
         Raises:
             SandboxUnavailableError: it is somewhere, and cannot be had now.
         """
-        if self._registry.unable is not None or self._registry.find_record(sandbox_id) is not None:
-            return
         task = self._under_way.get(sandbox_id)
-        if task is None:
+        if task is None:  # Else it is on record already, and not there yet.
+            if self._registry.unable is not None or self._registry.find_record(sandbox_id) is not None:
+                return
             task = self._under_way[sandbox_id] = asyncio.create_task(self._take_over(sandbox_id))
             task.add_done_callback(lambda _: self._under_way.pop(sandbox_id, None))
         await asyncio.shield(task)

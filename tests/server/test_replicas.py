@@ -1,0 +1,179 @@
+"""Sandboxes that another server of the same backend has: taken over whole, by one of those who ask, and never begun anew."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import asynccontextmanager
+
+import pytest
+
+from aviato.exceptions import SandboxUnavailableError
+from aviato.server.link.ended import SandboxGone
+from aviato.server.service import recovery
+from aviato.server.state_dir import StateDirectory
+from tests.base_roots import share
+
+pytestmark = pytest.mark.anyio
+
+
+class Cluster:
+    """What the backends of several servers share.
+
+    Attributes:
+        links: to each process 1, of the server that has it.
+        records: by the ids of sandboxes.
+    """
+
+    def __init__(self):
+        self.links, self.records = {}, {}
+
+
+@pytest.fixture
+def member(backend):
+    """Makes backends of one cluster."""
+    fake = type(backend)
+
+    class Member(fake):
+        shares_sandboxes = True
+
+        def __init__(self, cluster):
+            super().__init__()
+            self.cluster = cluster
+            self.reconnect_error = None
+            self.looks_for = asyncio.Event()
+            self.looks_for.set()
+
+        async def create(self, spec):
+            link = await super().create(spec)
+            self.cluster.links[spec.sandbox_id] = link
+            self.cluster.records[spec.sandbox_id] = spec.record
+            return link
+
+        async def take_over(self, sandbox_id):
+            await self.looks_for.wait()
+            return self.cluster.records.get(sandbox_id)
+
+        async def reconnect(self, sandbox_id):
+            if self.reconnect_error is not None:
+                raise self.reconnect_error
+            older = self.cluster.links.get(sandbox_id)
+            if older is None:
+                return None
+            link = type(older)(self, self.links[sandbox_id].spec if sandbox_id in self.links else _Spec(sandbox_id))
+            link.execs, link.active, link.files = older.execs, older.active, older.files
+            link.hello = {"execs": {exec_id: {} for exec_id in older.active}, "configured": True}
+            older.end("taken")
+            self.links[sandbox_id] = self.cluster.links[sandbox_id] = link
+            self.places.add(sandbox_id)
+            return link
+
+        async def destroy(self, sandbox_id):
+            self.cluster.links.pop(sandbox_id, None)
+            self.cluster.records.pop(sandbox_id, None)
+            await super().destroy(sandbox_id)
+
+        async def place_ids(self):
+            return list(self.cluster.links)
+
+    return Member
+
+
+class _Spec:
+    def __init__(self, sandbox_id):
+        self.sandbox_id = sandbox_id
+
+
+@pytest.fixture
+async def two(serving, member, tmp_path):
+    """Two servers of one cluster, by their clients."""
+    cluster = Cluster()
+
+    @asynccontextmanager
+    async def one(name):
+        path = tmp_path / name
+        path.mkdir(mode=0o711)
+        share(path)
+        backend = member(cluster)
+        async with serving(StateDirectory(str(path)), backend) as (service, client, _):
+            await service.ready()
+            client.service, client.backend = service, backend
+            yield client
+
+    async with one("a") as a, one("b") as b:
+        yield a, b
+
+
+async def test_all_who_ask_at_once_have_it(two):
+    a, b = two
+    made = await a.running(detached=True)
+    b.backend.looks_for.clear()
+    looking = [asyncio.create_task(b.call("GET", f"/v1/sandboxes/{made['sandbox_id']}", expect=200)) for _ in range(2)]
+    running = [asyncio.create_task(b.exec(made["sandbox_id"], "echo", "on")) for _ in range(3)]
+    await asyncio.sleep(0.1)
+    held = asyncio.Event()
+    reconnect = b.backend.reconnect
+
+    async def slow(sandbox_id):
+        held.set()
+        await asyncio.sleep(0.3)
+        return await reconnect(sandbox_id)
+
+    b.backend.reconnect = slow
+    b.backend.looks_for.set()
+    await held.wait()
+    running.append(asyncio.create_task(b.exec(made["sandbox_id"], "echo", "on")))
+    for task in running:
+        assert ("DATA", b"on\n") in await task
+    for task in looking:
+        assert (await task)["status"] == "running"
+
+
+async def test_one_that_cannot_be_reached_is_lost_and_never_begun_anew(two, monkeypatch):
+    """It has run: what is in it would be missing, and nobody would know."""
+    monkeypatch.setattr(recovery, "RECONNECT_SECONDS", 0.3)
+    a, b = two
+    made = await a.running(detached=True)
+    b.backend.reconnect_error = SandboxUnavailableError("the network is gone", reason="unreachable")
+    error = await b.exec(made["sandbox_id"], "echo", "on", expect=409)
+    assert error["is_infrastructure"]
+    assert made["sandbox_id"] not in b.backend.specs, "it was begun anew"
+
+
+async def test_one_that_another_server_takes_while_it_starts_is_not_destroyed(two):
+    a, b = two
+    taken = asyncio.Event()
+
+    async def gone(sandbox):
+        await taken.wait()
+        raise SandboxGone(sandbox.link.ended())
+
+    a.service.lifecycle._egress.attach = gone
+    made = await a.create(detached=True)
+    while made["sandbox_id"] not in a.backend.cluster.links:
+        await asyncio.sleep(0.01)
+    assert (await b.wait(made["sandbox_id"], "running"))["status"] == "running"
+    taken.set()
+    async with asyncio.timeout(5):
+        while made["sandbox_id"] in a.service.registry.live:
+            await asyncio.sleep(0.01)
+    assert a.backend.destroyed == []
+    assert ("DATA", b"on\n") in await b.exec(made["sandbox_id"], "echo", "on")
+
+
+async def test_one_that_is_handed_over_while_the_store_takes_nothing_holds_up_nobody(two, monkeypatch):
+    a, b = two
+    made = await a.running(detached=True)
+
+    def full(sandbox_id):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(a.service.store, "forget_sandbox", full)
+    stopping = asyncio.create_task(a.wait(made["sandbox_id"], "ended"))
+    await asyncio.sleep(0.05)
+    assert (await b.wait(made["sandbox_id"], "running"))["status"] == "running"
+    async with asyncio.timeout(5):
+        while made["sandbox_id"] in a.service.registry.live:
+            await asyncio.sleep(0.01)
+    stopping.cancel()
+    await asyncio.gather(stopping, return_exceptions=True)
