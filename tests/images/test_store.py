@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import signal
@@ -18,6 +19,7 @@ from blockbuster import blockbuster_ctx
 from aviato.exceptions import SandboxImageError
 from aviato.server.backends.local import binary
 from aviato.server.images import image_index, image_uses
+from aviato.server.images import layers as layers_module
 from aviato.server.images.file_locks import try_to_hold
 from aviato.server.images.image_errors import disk_error
 from aviato.server.images.image_index import RecordedSnapshot
@@ -25,6 +27,7 @@ from aviato.server.images.image_snapshots import NewSnapshot
 from aviato.server.images.image_trash import remove_as_oneself
 from aviato.server.images.patience import Patience
 from aviato.server.images.store import ImageStore
+from aviato.server.images.unpacked_layer import UnpackedLayer
 from aviato.server.images.unpacking import Unpacking
 from aviato.wire.images import BUILT
 from tests.images.faulty_registry import cut_after, faulty_registry
@@ -426,6 +429,64 @@ async def test_whoever_finds_a_snapshot_by_one_of_its_names_finds_it_by_each(sto
     assert len(seen) > 1 and set(seen) == {(False,) * 3, (True,) * 3}
 
 
+async def left(store, tmp_path, letter, content=b"left"):
+    """A snapshot of what a dead sandbox has left, which nobody has counted."""
+    upper = tmp_path / f"upper-{letter}"
+    upper.mkdir()
+    (upper / "file").write_bytes(content)
+    recorded = RecordedSnapshot(snapshot_id="sn-" + letter * 26, sandbox_id="sb-x", image="host", base="host", kind="build")
+    new = NewSnapshot(recorded=recorded, image_id=None, names=(recorded.snapshot_id,), architecture="amd64")
+    return await store.snapshot(upper, new)
+
+
+async def test_a_layer_is_counted_once_however_many_ask(tmp_path):
+    counted = []
+
+    async def count(root):
+        counted.append(root)
+        await asyncio.sleep(0.05)
+        return UnpackedLayer(size_bytes=4, files=2, implied=0, left_out=0)
+
+    store = ImageStore(tmp_path / "store", unpack_by_tarfile, count=count)
+    await left(store, tmp_path, "a")
+    asking = [asyncio.create_task(store.sized(store.snapshots())) for _ in range(8)]
+    await asyncio.sleep(0.02)
+    asking.pop(0).cancel()  # Who has begun it gives up.
+    assert [[one.size_bytes for one in found] for found in await asyncio.gather(*asking)] == [[4]] * 7
+    assert len(counted) <= 2
+
+
+async def test_a_layer_that_cannot_be_counted_keeps_no_image_here(tmp_path, layout):
+    """What a sandbox has left may be as it likes; the others are held to what is allowed."""
+
+    async def count(root):
+        raise SandboxImageError("it cannot be")
+
+    store = ImageStore(tmp_path / "store", unpack_by_tarfile, count=count)
+    await store.pull(layout("a"))
+    made = await left(store, tmp_path, "a")
+    store.pin(made.image_id)
+    await store.prune(most_bytes=100)
+    assert store.find(layout("a")) is None and store.find(made.image_id) is not None
+
+
+def test_what_was_counted_of_a_layer_replaces_no_description_that_cannot_be_read(tmp_path, monkeypatch):
+    layer = tmp_path / "layer"
+    layer.mkdir()
+    described = layers_module.LayerDescription(diff_id="sha256:x", size_bytes=None, files=None, implied=0)
+    layers_module.describe_layer(layer, described)
+    read = Path.read_bytes
+    with monkeypatch.context() as no_descriptor_is_left:
+        no_descriptor_is_left.setattr(Path, "read_bytes", _refused)
+        with pytest.raises(OSError, match="Too many"):
+            layers_module.note_layer_size(layer, 4, 2)
+    assert read(layer / "layer.json") and layers_module.read_layer(layer, "sha256:x") == described
+
+
+def _refused(path):
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
 # -- at once
 
 
@@ -457,6 +518,7 @@ PULL = """
 import asyncio, sys
 from pathlib import Path
 from aviato.server.images.store import ImageStore
+from aviato.server.images.unpacked_layer import UnpackedLayer
 from aviato.server.images.unpacking import Unpacking
 from tests.images.layouts import unpack_by_tarfile
 store = ImageStore(Path(sys.argv[1]), unpack_by_tarfile)
@@ -512,6 +574,7 @@ import asyncio, sys
 from pathlib import Path
 from aviato.server.backends.local import binary
 from aviato.server.images.store import ImageStore
+from aviato.server.images.unpacked_layer import UnpackedLayer
 from aviato.server.images.unpacking import Unpacking
 store = ImageStore(Path(sys.argv[1]), Unpacking(binary.found, owners=False))
 print("begins", flush=True)

@@ -152,5 +152,5 @@ class ImageRemoval:
         taken.unlink(missing_ok=True)
 
     def _size(self, records: dict[str, ImageRecord]) -> int:
-        """Of all layers of some images, each once."""
-        return self._sizes.sum(layer for record in records.values() for layer in record.layers) or 0
+        """Of all layers of some images, each once, as far as it is known: one that cannot be counted keeps no other here."""
+        return self._sizes.least(layer for record in records.values() for layer in record.layers)

@@ -65,8 +65,10 @@ def note_layer_size(path: Path, size_bytes: int, files: int) -> None:
 
     Raises:
         OSError: the layer has gone, or the disk fails.
+        ValueError: its description is damaged.
     """
-    described = {**_read(path), "size_bytes": size_bytes, "files": files}
+    # What cannot be read now is no reason to forget which layer this is.
+    described = {**json.loads((path / DESCRIPTION).read_bytes()), "size_bytes": size_bytes, "files": files}
     replacing = path / f"{DESCRIPTION}.{os.urandom(8).hex()}"
     try:
         replacing.write_text(json.dumps(described))
