@@ -10,7 +10,7 @@ import pytest
 
 from aviato.server.link.ended import Ended
 from aviato.server.link.link import Process1Link
-from aviato.wire.frames import FrameType, encode
+from aviato.wire.frames import FrameDecoder, FrameType, encode
 
 pytestmark = pytest.mark.anyio
 
@@ -50,3 +50,31 @@ async def test_a_link_that_is_let_go_of_while_its_connection_breaks_fails_nowher
         await asyncio.sleep(0)
     assert not failures
     pinging.exception()
+
+
+async def test_a_file_that_is_read_late_touches_no_other_request() -> None:
+    """Its number may be another's by then: there are 65,535."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    with theirs:
+        connecting = asyncio.create_task(Process1Link.connect("sb-it", ours))
+        hello = {"protocol": 1, "features": [], "execs": {}, "orphan_timeout_seconds": 600}
+        await asyncio.get_running_loop().sock_sendall(theirs, encode(FrameType.HELLO, json.dumps(hello).encode()))
+        link = await connecting
+        reader = link.read_file("/a")
+        piece = encode(FrameType.DATA, bytes(1 << 19), channel=1)
+        for frame in (encode(FrameType.REPLY, b"{}", channel=1), piece, piece, encode(FrameType.END, channel=1)):
+            await asyncio.get_running_loop().sock_sendall(theirs, frame)
+        await reader.opened()
+        while link._channels:
+            await asyncio.sleep(0)
+        link._last_channel = 0
+        pinging = asyncio.create_task(link.ping())
+        await anext(reader)
+        await reader.aclose()
+        await asyncio.sleep(0.05)
+        said = FrameDecoder().feed(theirs.recv(1 << 16))
+        assert FrameType.CLOSE not in [frame.type for frame in said] and FrameType.CREDIT not in [frame.type for frame in said]
+        theirs.send(encode(FrameType.REPLY, b"{}", channel=1))
+        await asyncio.wait_for(pinging, 5)
+    link.detach()

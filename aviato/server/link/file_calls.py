@@ -191,10 +191,14 @@ class FileCalls(Connection):
     def _read(self, request: dict[str, Any], memory: Memory | None = None) -> ReadChannel:
         channel = 0
 
-        def credit(taken: int) -> None:
-            self._send(FrameType.CREDIT, channel=channel, offset=taken)
+        def is_open() -> bool:  # Else the number may be another request's.
+            return self._channels.get(channel) is reader
 
-        reader = ReadChannel(self._loop, credit, lambda: self._give_up(channel))
+        def credit(taken: int) -> None:
+            if is_open():
+                self._send(FrameType.CREDIT, channel=channel, offset=taken)
+
+        reader = ReadChannel(self._loop, credit, lambda: self._give_up(channel) if is_open() else None)
         channel = self._open(reader)
         payload = as_json({**request, "window": ReadChannel.WINDOW_BYTES})
         if not self._send_with(memory, payload, channel):
