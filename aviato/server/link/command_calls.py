@@ -96,7 +96,7 @@ class CommandCalls(LastingConnection):
         if spec is not None:
             self._active.add(exec_id)
         # Between two connections nothing is sent: the next one begins with it.
-        if self._away is None and not (spec is not None and self._send_with(memory, payload, channel)):
+        if self._away is None and (spec is None or memory is None or not self._send_with(memory, payload, channel)):
             self._send(FrameType.REQUEST, payload, channel=channel)
         if late_input is not None:
             task = self._loop.create_task(self.feed(exec_id, binascii.a2b_base64(late_input)))
