@@ -160,6 +160,8 @@ class SandboxCommands:
     ) -> OperationRef[GradeResult]:
         """Grade what this sandbox holds, in new sandboxes of the same image that the policy never was in.
 
+        Of a child of a fork that is what the fork was made of: fork before the policy comes.
+
         All commands of this sandbox but the main one are killed first, with what they left behind. Then the results are copied
         out, and the grader's command runs beside the grader's files. A command of the form `pytest …`, `python -m pytest …` or
         `python -m unittest …` has a case for each test.

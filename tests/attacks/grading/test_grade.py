@@ -423,3 +423,16 @@ def test_a_pattern_finds_nothing_that_stands_for_the_graders_own_word(server: An
         graded = grade(sandbox, PLAIN, results=("solution.py", pattern), mode="separate")
         assert not graded.passed
         assert any(path.endswith(".aviato-grading/inseparable") for path in graded.left_out)
+
+
+def test_what_a_policy_does_to_a_child_of_a_fork_is_not_where_it_is_graded(server: Any) -> None:
+    ends_well = "import os, sys\nif 'check.py' in sys.orig_argv: os._exit(0)\n"
+    where = ["python3", "-c", "import sysconfig; print(sysconfig.get_paths()['stdlib'], end='')"]
+    with aviato.Sandbox(base_url=server.url) as prepared:
+        startup = f"{prepared.exec(where).result().stdout}/sitecustomize.py"
+        [child] = prepared.fork(1)
+        with child:
+            child.write_file("solution.py", WRONG.encode()).result()
+            child.write_file(startup, ends_well.encode()).result()
+            assert child.exec(["python3", "check.py"]).result().returncode == 0, "it does not do what it is to do"
+            assert not grade(child, PLAIN).passed
