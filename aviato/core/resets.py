@@ -16,4 +16,6 @@ async def reset(handle: SandboxHandle, to: str | None) -> None:
     wanted: dict[str, Any] = {"to": to}
     if values := handle.secret_values():
         wanted["secret_values"] = values
-    handle.see(await handle.client.reset_sandbox(handle.sandbox_id, new_reset_id(), **wanted))
+    info = await handle.client.reset_sandbox(handle.sandbox_id, new_reset_id(), **wanted)
+    handle.reset_to = to
+    handle.see(info)

@@ -436,3 +436,19 @@ def test_what_a_policy_does_to_a_child_of_a_fork_is_not_where_it_is_graded(serve
             child.write_file(startup, ends_well.encode()).result()
             assert child.exec(["python3", "check.py"]).result().returncode == 0, "it does not do what it is to do"
             assert not grade(child, PLAIN).passed
+
+
+def test_a_sandbox_that_was_reset_to_a_snapshot_is_graded_over_that(server: Any, sandbox: aviato.Sandbox) -> None:
+    code = "import sys\nsys.path.append('/srv')\nfrom prepared import two\ndef double(n): return two() * n\n"
+    sandbox.write_file("/srv/prepared.py", b"def two(): return 2\n").result()
+    taken = sandbox.snapshot().result()
+    try:
+        sandbox.reset(to=taken).result()
+        sandbox.write_file("solution.py", code.encode()).result()
+        assert grade(sandbox, PLAIN).passed
+        assert [child.read_file("/srv/prepared.py").result() for child in sandbox.fork(1)] == [b"def two(): return 2\n"]
+        sandbox.reset().result()
+        sandbox.write_file("solution.py", code.encode()).result()
+        assert not grade(sandbox, PLAIN).passed
+    finally:
+        aviato.Sandbox.delete_snapshot(taken.snapshot_id, base_url=server.url).result()
