@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import Self
+from typing import Self, TypeVar
 
 import pytest
 
@@ -21,6 +21,7 @@ from tests.protocol.test_over_a_network import CONFIGURATION
 
 pytestmark = pytest.mark.anyio
 
+T = TypeVar("T")
 LINES = 3000
 COUNT = f"""
 echo x >> /tmp/runs; i=0
@@ -173,6 +174,20 @@ async def test_results_that_were_confirmed_are_forgotten_though_the_word_was_los
         other.detach()
         async with asyncio.timeout(20):
             assert (await link.wait_ended()).reason == "taken"
+        link.detach()
+
+
+async def test_a_result_whose_confirmation_was_lost_keeps_no_sandbox_busy() -> None:
+    async with place() as there, Way(there) as way:
+        link = await linked(there, way)
+        async for _ in link.subscribe(command("ex-1", "true"), "ex-1"):
+            pass
+        await way.hold()
+        link.acknowledge("ex-1", 0, 0, True)
+        await asyncio.sleep(0.05)
+        await way.cut()
+        await back(link)
+        assert link.active_execs() == 0
         link.detach()
 
 
@@ -357,6 +372,83 @@ async def test_a_full_window_moves_on_though_its_confirmation_and_many_others_we
                     had = frame.offset + len(frame.payload)
                     link.acknowledge("ex-1", had, 0, False)
         assert had == 3000000
+        link.detach()
+
+
+class Work:
+    """What goes on over a link until a time, and whoever is told of a cut asks again."""
+
+    def __init__(self, link: Process1Link) -> None:
+        self.link = link
+        self.until = asyncio.get_running_loop().time() + 4
+        self.cuts = 0
+
+    @property
+    def goes_on(self) -> bool:
+        return asyncio.get_running_loop().time() < self.until
+
+    async def again(self, ask: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await ask()
+            except SandboxGone as gone:
+                assert gone.ended.reason == "cut"
+                self.cuts += 1
+                await asyncio.sleep(0.02)
+
+    async def run(self, name: str) -> None:
+        number = 0
+        while self.goes_on:
+            number += 1
+            runs = f"/tmp/{name}-{number}"
+            script = f"echo x >> {runs}; head -c 300000 /dev/zero | tr '\\0' y; wc -l < {runs}"
+            assert (await read(self.link, f"ex-{name}-{number}", script))[0] == b"y" * 300_000 + b"1\n"
+
+    async def feed(self) -> None:
+        number = 0
+        while self.goes_on:
+            number += 1
+            exec_id = f"ex-fed-{number}"
+            subscription = self.link.subscribe(command(exec_id, "wc -c", stdin=True), exec_id)
+            await self.again(lambda: self.link.write_stdin(exec_id, bytes(500_000), 0, True))  # noqa: B023
+            said = b"".join([frame.payload async for frame in subscription if frame.type == FrameType.DATA])
+            assert said.strip() == b"500000"
+            self.link.acknowledge(exec_id, len(said), 0, True)
+
+    async def copy(self) -> None:
+        while self.goes_on:
+            content = os.urandom(1) * 2_000_000
+
+            async def pieces(content: bytes = content) -> AsyncIterator[bytes]:
+                for at in range(0, len(content), 100_000):
+                    yield content[at : at + 100_000]
+
+            await self.again(lambda: self.link.write_file("/tmp/copied", pieces()))
+            assert await self.again(self.contents) == content
+
+    async def contents(self) -> bytes:
+        reader = self.link.read_file("/tmp/copied")
+        try:
+            return b"".join([piece async for piece in reader])
+        finally:
+            await reader.aclose()
+
+
+async def test_all_at_once_over_many_cuts() -> None:
+    async with place() as there, Way(there) as way:
+        link = await linked(there, way)
+        work = Work(link)
+        tasks = [asyncio.create_task(one) for one in (work.run("a"), work.run("b"), work.feed(), work.copy())]
+        while work.goes_on:
+            await asyncio.sleep(0.15)
+            if way.cuts % 3 == 0:
+                await way.hold()
+                await asyncio.sleep(0.05)
+            await way.cut()
+        async with asyncio.timeout(30):
+            await asyncio.gather(*tasks)
+            await back(link)
+        assert work.cuts and link.is_quiet
         link.detach()
 
 

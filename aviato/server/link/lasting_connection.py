@@ -117,6 +117,7 @@ class LastingConnection(Connection):
             for request in self._unheard:
                 self._send(FrameType.REQUEST, request)
                 self._look_whether_heard(request)
+            self._active.difference_update(self._forgotten)  # It had not heard that they were received when it named them.
             for said in (*self._forgotten.values(), *self._confirmed.values()):
                 self._send(FrameType.ACK, as_json(said))
             for exec_id, (channel, subscription) in self._subscriptions.items():
