@@ -88,6 +88,38 @@ def leave_out_of_the_system(results: Results, directory: str) -> None:
             results.left_out.append(path)
 
 
+async def leave_out_through_links(place: SandboxHandle, results: Results) -> None:
+    """Take out what a pattern found and what would be written through a link there: it would be another file.
+
+    Args:
+        place: a new sandbox, where none of the results is yet.
+        results: of which those that are `open` are looked at.
+    """
+    from aviato.core import files
+
+    turn = asyncio.Semaphore(AT_ONCE)
+
+    async def kind(path: str) -> str | None:
+        async with turn:
+            try:
+                return (await files.stat(place, path)).type
+            except SandboxFileError:
+                return None
+
+    left, depth = set(results.open), 1
+    while left:
+        ways = {path: "/".join(path.split("/")[:depth]) or "/" for path in left}
+        looked = [*set(ways.values())]
+        kinds = dict(zip(looked, await asyncio.gather(*map(kind, looked)), strict=True))
+        for path in sorted(path for path in left if kinds[ways[path]] == "symlink"):
+            del results.contents[path]
+            results.open.discard(path)
+            results.left_out.append(path)
+        # Where there is no directory there is nothing in it.
+        left = {path for path in left if kinds[ways[path]] == "directory" and ways[path] != path}
+        depth += 1
+
+
 def is_left_out(path: str, request: GradeRequest, packages: Sequence[str] | frozenset[str] = ()) -> bool:
     """Whether a file that was not named by itself is none that a grader should find."""
     if is_of_the_system(path) or path.endswith((".pyc", ".pyo")) or (request.mode == "separate" and path.endswith(LOADED_CODE)):

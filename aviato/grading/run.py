@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aviato.grading.arguments import is_code, same_sandbox
 from aviato.grading.blame import check_crossing, check_grader, doubtful
 from aviato.grading.changes import apply, changed_results, prepare
-from aviato.grading.gathering import leave_out_of_the_system, named_results
+from aviato.grading.gathering import leave_out_of_the_system, leave_out_through_links, named_results
 from aviato.grading.hiding import leave_out_hiding
 from aviato.grading.inside import stand_ins
 from aviato.grading.judging import judge
@@ -82,6 +82,7 @@ async def grade(handle: SandboxHandle, create: Mapping[str, Any] | None, request
         if request.changes is not None:
             await _note_changes(handle, places, request, request.changes, results)
         leave_out_of_the_system(results, directory)
+        await leave_out_through_links(places[0], results)
         installed = await leave_out_hiding(places[0], directory, request, results)
         if request.mode == "separate":
             check_separable(request.files, results.contents, installed)

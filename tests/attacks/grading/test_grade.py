@@ -452,3 +452,20 @@ def test_a_sandbox_that_was_reset_to_a_snapshot_is_graded_over_that(server: Any,
         assert not grade(sandbox, PLAIN).passed
     finally:
         aviato.Sandbox.delete_snapshot(taken.snapshot_id, base_url=server.url).result()
+
+
+def test_a_directory_in_the_place_of_a_link_leads_no_result_elsewhere(server: Any) -> None:
+    with aviato.Sandbox(base_url=server.url) as prepared:
+        assert prepared.exec(["ln", "-s", "/tmp", "scratch"]).result().returncode == 0
+        taken = prepared.snapshot().result()
+    with aviato.Sandbox(base_url=server.url, container_image=taken.snapshot_id) as sandbox:
+        sandbox.write_file("solution.py", WRONG.encode()).result()
+        sandbox.write_file("data/kept.txt", b"data").result()
+        there = (
+            "rm scratch && mkdir -p scratch/.aviato-grading && cd scratch/.aviato-grading && echo cannot be graded >inseparable"
+        )
+        assert sandbox.exec(["sh", "-c", there]).result().returncode == 0
+        graded = grade(sandbox, PLAIN, results=("solution.py", "*/"), mode="separate")
+        assert not graded.passed and "scratch/.aviato-grading/inseparable" in graded.left_out
+        assert "data/kept.txt" not in graded.left_out
+    aviato.Sandbox.delete_snapshot(taken.snapshot_id, base_url=server.url).result()
