@@ -443,9 +443,11 @@ def test_a_sandbox_that_was_reset_to_a_snapshot_is_graded_over_that(server: Any,
     sandbox.write_file("/srv/prepared.py", b"def two(): return 2\n").result()
     taken = sandbox.snapshot().result()
     try:
+        known_before = aviato.Sandbox.from_id(sandbox.sandbox_id, base_url=server.url).result()
         sandbox.reset(to=taken).result()
         sandbox.write_file("solution.py", code.encode()).result()
         assert grade(sandbox, PLAIN).passed
+        assert grade(known_before, PLAIN).passed
         assert [child.read_file("/srv/prepared.py").result() for child in sandbox.fork(1)] == [b"def two(): return 2\n"]
         sandbox.reset().result()
         sandbox.write_file("solution.py", code.encode()).result()
