@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from aviato.exceptions import SandboxUnavailableError
+from aviato.server.link.ended import Ended, SandboxGone
 from aviato.server.service.main_command import MainCommand
 from aviato.wire.ids import new_exec_id, new_lease_id, new_sandbox_id, new_snapshot_id
 
@@ -315,3 +316,27 @@ async def test_a_dropped_command_of_a_detached_sandbox_is_killed_unless_it_is_re
     await asyncio.sleep(0.3)
     assert execs[dropped].over is detached and not execs[resumed].over
     again.close()
+
+
+async def test_a_dropped_command_is_killed_though_its_process_1_cannot_be_reached_just_then(server, monkeypatch):
+    monkeypatch.setattr("aviato.server.service.execs.ABANDONED_SECONDS", 0.1)
+    monkeypatch.setattr("aviato.server.service.execs.CUT_SECONDS", 0.05)
+    sandbox_id = (await server.running(detached=True))["sandbox_id"]
+    link, cuts = server.backend.links[sandbox_id], 0
+    cancel = link.cancel
+
+    async def cut_off(exec_id):
+        nonlocal cuts
+        cuts += 1
+        if cuts < 3:
+            raise SandboxGone(Ended(reason="cut"))
+        await cancel(exec_id)
+
+    link.cancel = cut_off
+    exec_id = new_exec_id()
+    url = f"{server.base}/v1/sandboxes/{sandbox_id}/execs"
+    (await server.http.post(url, json={"exec_id": exec_id, "command": ["hang"]})).close()
+    async with asyncio.timeout(5):
+        while not (exec_id in link.execs and link.execs[exec_id].over):
+            await asyncio.sleep(0.01)
+    assert cuts == 3

@@ -42,6 +42,8 @@ ROOT_USERS = (None, "0", "root", "0:0", "root:root")
 """What every sandbox's commands can be: None is who they are unless a call says otherwise."""
 ABANDONED_SECONDS = 60.0
 """How long a command of a detached sandbox lives on when nobody reads it."""
+CUT_SECONDS = 1.0
+"""Between two tries to kill one whose process 1 cannot be reached."""
 
 
 class Execs:
@@ -414,7 +416,7 @@ class Execs:
 
     def _kill_abandoned(self, sandbox: LiveSandbox, state: ExecState) -> None:
         if sandbox.runs and sandbox.link is not None and state.feed is None:
-            sandbox.spawn(asyncio.create_task(_cancel(sandbox.link, state.exec_id)))
+            sandbox.spawn(asyncio.create_task(_kill_unread(sandbox.link, state)))
 
     def _refuse_main(self, sandbox: LiveSandbox, exec_id: str) -> None:
         if exec_id == sandbox.main_exec_id:
@@ -435,6 +437,13 @@ class Execs:
                 raise await error_of_gone(sandbox, gone, started=state is not None and state.started) from None
 
 
-async def _cancel(link: Process1Link, exec_id: str) -> None:
-    with suppress(AviatoError, SandboxGone):
-        await link.cancel(exec_id)
+async def _kill_unread(link: Process1Link, state: ExecState) -> None:
+    """Kill a command that nobody reads; while the connection is made anew, once that is there."""
+    with suppress(AviatoError):
+        while state.feed is None:
+            try:
+                return await link.cancel(state.exec_id)
+            except SandboxGone as gone:
+                if gone.ended.reason != "cut":
+                    return
+            await asyncio.sleep(CUT_SECONDS)
