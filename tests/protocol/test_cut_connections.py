@@ -375,6 +375,21 @@ async def test_a_full_window_moves_on_though_its_confirmation_and_many_others_we
         link.detach()
 
 
+async def test_input_that_the_server_gives_comes_whole() -> None:
+    """Else a program would wait for the rest until its time is over, which looks like its own fault."""
+    async with place() as there, Way(there) as way:
+        link = await linked(there, way)
+        subscription = link.subscribe(command("ex-1", "sleep 0.3; wc -c", stdin=True), "ex-1")
+        feeding = asyncio.create_task(link.feed("ex-1", bytes(3_000_000)))
+        await asyncio.sleep(0.1)
+        await way.cut()
+        async with asyncio.timeout(10):
+            said = b"".join([frame.payload async for frame in subscription if frame.type == FrameType.DATA])
+            await feeding
+        assert said.strip() == b"3000000"
+        link.detach()
+
+
 class Work:
     """What goes on over a link until a time, and whoever is told of a cut asks again."""
 
