@@ -69,12 +69,7 @@ async def run(
     Raises:
         AviatoError: it came to no end, and why.
     """
-    feeding = None if given is None else asyncio.get_running_loop().create_task(feed(execution, given))
-    try:
-        ended = await execution.run()
-    finally:
-        if feeding is not None:
-            feeding.cancel()
+    ended = await (execution.run() if given is None else _fed(execution, given))
     result = process_result(execution.command or tuple(request["command"]), ended, stdout, stderr)
     if ended.returncode == 0 and not (ended.cancelled or ended.timed_out):
         return Ran(ended, result, None)
@@ -240,15 +235,37 @@ def process_result(command: tuple[str, ...], ended: ExecExit, stdout: Collection
     )
 
 
-async def feed(execution: Execution, content: bytes) -> None:
-    """Send input that was given whole, and its end. A command that does not read it all has not failed."""
-    step = 256 << 10
+async def _fed(execution: Execution, content: bytes) -> ExecExit:
+    """Run a command with input that was given whole.
+
+    One that the infrastructure has kept its input from is killed: it would wait for the rest until its time limit, and that is
+    told as its own.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    failure: AviatoError | None = None
+
+    async def feed() -> None:
+        nonlocal failure
+        step = 256 << 10
+        try:
+            for start in range(0, len(content), step):
+                await execution.write_stdin(content[start : start + step], start)
+            await execution.end_stdin(len(content))
+        except AviatoError as error:
+            if error.is_infrastructure:  # Else it does not read it all, which is no failure.
+                failure = error
+                task.cancel()
+
+    feeding = asyncio.get_running_loop().create_task(feed())
     try:
-        for start in range(0, len(content), step):
-            await execution.write_stdin(content[start : start + step], start)
-        await execution.end_stdin(len(content))
-    except AviatoError:
-        pass
+        return await execution.run()
+    except asyncio.CancelledError:
+        if failure is None or task.uncancel() > 0:
+            raise
+        raise failure from None
+    finally:
+        feeding.cancel()
 
 
 def count(

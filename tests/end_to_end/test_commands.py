@@ -12,6 +12,7 @@ import pytest
 
 import aviato
 from aviato import Sandbox
+from aviato.transport.http import HttpTransport
 
 
 def test_output_and_returncode(sandbox: Sandbox) -> None:
@@ -304,3 +305,29 @@ def test_a_working_directory_that_cannot_be_made_is_named(served: Any, directory
             box.list_files().result()
         assert "/." not in str(listed.value)
         assert box.exec(["pwd"], cwd="/tmp").result().stdout == "/tmp\n", "others have their own"
+
+
+def test_input_that_never_comes_is_no_time_limit(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command waits for the rest: told as its own, that would be a verdict on it."""
+    reach, kept = HttpTransport.open, []
+
+    async def without_input(self: HttpTransport, method: str, path: str, *given: Any, **more: Any) -> Any:
+        if "/stdin?" in path:
+            kept.append(path)
+            raise aviato.SandboxUnavailableError("nobody is there", retryable=False)
+        return await reach(self, method, path, *given, **more)
+
+    monkeypatch.setattr(HttpTransport, "open", without_input)
+    began = time.monotonic()
+    with pytest.raises(aviato.SandboxUnavailableError, match="nobody is there") as caught:
+        sandbox.exec(["sh", "-c", "cat; sleep 1000"], stdin="x" * 200_000, timeout_seconds=8).result()
+    assert caught.value.is_infrastructure and kept and time.monotonic() - began < 6
+    assert sandbox.exec(["sh", "-c", "pgrep sleep || echo none"]).result().stdout == "none\n"
+
+    async def many() -> list[Any]:
+        async with aviato.AsyncClient() as client:
+            other = await client.sandbox()
+            given = [other.exec(["cat"], stdin="x" * 200_000, timeout_seconds=8) for _ in range(3)]
+            return await asyncio.gather(*given, return_exceptions=True)
+
+    assert [type(one) for one in asyncio.run(many())] == [aviato.SandboxUnavailableError] * 3
