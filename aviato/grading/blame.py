@@ -13,7 +13,7 @@ from aviato.grading.changes import prepare
 from aviato.grading.inside import program
 from aviato.grading.inside.paths import INSEPARABLE_PATH
 from aviato.grading.judging import run_command
-from aviato.grading.new_sandboxes import new_sandboxes
+from aviato.grading.new_sandboxes import new_sandboxes, nobody_there
 from aviato.grading.remedies import with_remedy
 from aviato.values.text import shown
 
@@ -67,8 +67,11 @@ async def check_crossing(grader: SandboxHandle, sandbox_id: str, judgement: Judg
     from aviato.core import files
 
     try:
-        why = await files.read_file(grader, INSEPARABLE_PATH)
-    except SandboxFileError:
+        with nobody_there():
+            why = await files.read_file(grader, INSEPARABLE_PATH)
+    except SandboxFileError as error:
+        if error.is_infrastructure:
+            raise
         return
     text = f"{why.decode(errors='replace')}. Grade it with mode='in_process'"
     raise _failed(sandbox_id, text, judgement)
@@ -94,8 +97,9 @@ async def check_grader(
     async with new_sandboxes(handle, create, 1) as (place,):
         if request.changes is not None:
             await prepare(place, request.changes)
-        for path, content in request.files.items():
-            await files.write_file(place, path, content, mode=None)
+        with nobody_there():
+            for path, content in request.files.items():
+                await files.write_file(place, path, content, mode=None)
         if request.kind is None and judgement.graded.exec_result.returncode in _NOT_STARTED:
             why = await _of_command(place, request, results)
         else:

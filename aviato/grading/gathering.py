@@ -103,7 +103,9 @@ async def leave_out_through_links(place: SandboxHandle, results: Results) -> Non
         async with turn:
             try:
                 return (await files.stat(place, path)).type
-            except SandboxFileError:
+            except SandboxFileError as error:
+                if error.reason == "timeout":
+                    raise
                 return None
 
     left, depth = set(results.open), 1

@@ -15,7 +15,7 @@ from aviato.grading.hiding import leave_out_hiding
 from aviato.grading.inside import stand_ins
 from aviato.grading.judging import judge
 from aviato.grading.link import check_linkable, linked
-from aviato.grading.new_sandboxes import directory_of, new_sandboxes
+from aviato.grading.new_sandboxes import directory_of, new_sandboxes, nobody_there
 from aviato.grading.separable import check_separable
 from aviato.grading.sizes import check_sizes
 
@@ -78,11 +78,13 @@ async def grade(handle: SandboxHandle, create: Mapping[str, Any] | None, request
         check_linkable(info)
     async with AsyncExitStack() as stack:
         places = await stack.enter_async_context(new_sandboxes(handle, known, 2 if is_linked else 1))
-        directory, *_ = await asyncio.gather(*map(directory_of, places))
+        with nobody_there():
+            directory, *_ = await asyncio.gather(*map(directory_of, places))
         if request.changes is not None:
             await _note_changes(handle, places, request, request.changes, results)
         leave_out_of_the_system(results, directory)
-        await leave_out_through_links(places[0], results)
+        with nobody_there():
+            await leave_out_through_links(places[0], results)
         installed = await leave_out_hiding(places[0], directory, request, results)
         if request.mode == "separate":
             check_separable(request.files, results.contents, installed)
@@ -168,5 +170,6 @@ async def _write(
 ) -> None:
     from aviato.core import files
 
-    for path, (content, mode) in contents.items():
-        await files.write_file(handle, path, content, mode=mode)
+    with nobody_there():
+        for path, (content, mode) in contents.items():
+            await files.write_file(handle, path, content, mode=mode)

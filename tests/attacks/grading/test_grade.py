@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import aviato
+from aviato.core import files
 from aviato.rl import Task, evaluate
 from tests.attacks.grading.hacks import ASSERTS, PLAIN, RIGHT, UNITTEST, WRONG
 from tests.rl.machine import supervisors
@@ -471,3 +472,34 @@ def test_a_directory_in_the_place_of_a_link_leads_no_result_elsewhere(server: An
         assert not graded.passed and "scratch/.aviato-grading/inseparable" in graded.left_out
         assert "data/kept.txt" not in graded.left_out
     aviato.Sandbox.delete_snapshot(taken.snapshot_id, base_url=server.url).result()
+
+
+def test_a_new_sandbox_that_stands_still_is_the_machines_failure(
+    sandbox: aviato.Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No code of the policy is there yet: `hidden_tests` takes what is a matter of the task for a verdict."""
+    write = files.write_file
+
+    async def stands_still(handle: Any, path: str, *content: Any, **more: Any) -> None:
+        if handle.sandbox_id != sandbox.sandbox_id:
+            raise aviato.SandboxFileError(f"{path}: no answer in 45 s", filepath=path, reason="timeout")
+        await write(handle, path, *content, **more)
+
+    monkeypatch.setattr(files, "write_file", stands_still)
+    for mode in ("separate", "in_process"):
+        with pytest.raises(aviato.SandboxFileError, match="no answer") as caught:
+            grade(sandbox, PLAIN, mode=mode)
+        assert caught.value.is_infrastructure
+    monkeypatch.setattr(files, "write_file", write)
+
+    async def no_word(handle: Any, path: str, *args: Any, **more: Any) -> bytes:
+        if path.endswith("inseparable"):
+            raise aviato.SandboxFileError(f"{path}: no answer in 45 s", filepath=path, reason="timeout")
+        return await read(handle, path, *args, **more)
+
+    read = files.read_file
+    monkeypatch.setattr(files, "read_file", no_word)
+    sandbox.write_file("solution.py", WRONG.encode()).result()
+    with pytest.raises(aviato.SandboxFileError, match="no answer") as caught:
+        grade(sandbox, PLAIN, mode="separate")
+    assert caught.value.is_infrastructure
