@@ -14,6 +14,7 @@ from aviato.api.waiting import as_completed
 from aviato.bridge.operation import OperationRef
 from aviato.calls.sandbox_config import SandboxOptions
 from aviato.exceptions import AviatoError, AviatoValidationError
+from aviato.grading.new_sandboxes import nobody_there
 from aviato.log import logger
 from aviato.policy.infrastructure import retried
 from aviato.progress import Progress
@@ -270,8 +271,9 @@ class _Kind:
         else:
             state = self._session._state(self.config, start=False)
         try:
-            for path, content in (files or {}).items():
-                await sandbox.write_file(path, content)
+            with nobody_there():
+                for path, content in (files or {}).items():
+                    await sandbox.write_file(path, content)
             yield state
         finally:
             let_go(self._session, state)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import aviato
+from aviato.core import files
 from aviato.rl import Outcome, Task, evaluate
 from tests.rl.machine import killer
 
@@ -48,3 +49,21 @@ def test_tried_again_none_is_missing(server: Any, session: aviato.Session) -> No
         outcomes = scored(session, retry_budget_seconds=60)
     assert [outcome.reward() for outcome in outcomes] == [1.0, 1.0, 0.0, 0.0] * 4
     assert len(killed) >= 2 and sum(outcome.attempts - 1 for outcome in outcomes) >= 2
+
+
+def test_a_sandbox_that_stands_still_before_the_code_is_there_is_tried_again(
+    session: aviato.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, tries = files.write_file, 0
+
+    async def stands_still(handle: Any, path: str, *content: Any, **more: Any) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise aviato.SandboxFileError(f"{path}: no answer in 45 s", filepath=path, reason="timeout")
+        await write(handle, path, *content, **more)
+
+    monkeypatch.setattr(files, "write_file", stands_still)
+    tasks = [Task(code="def f(n): return n * 2", tests=TESTS, files={"data.txt": b"data"}), TASKS[0]]
+    outcomes = evaluate(tasks, session=session).result(50)
+    assert [(outcome.reward(), outcome.attempts) for outcome in outcomes] == [(1.0, 2), (1.0, 1)]
