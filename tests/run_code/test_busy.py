@@ -12,6 +12,7 @@ import pytest
 
 from aviato.exceptions import SandboxRequestTimeoutError, SandboxUnavailableError
 from aviato.server.backends.registry import make_backend
+from aviato.server.link import file_calls
 from aviato.server.service import Service, commands_of_server, one_shot, run_code
 from aviato.server.settings import ServerSettings
 from aviato.server.state_dir import StateDirectory
@@ -119,6 +120,21 @@ async def test_a_sandbox_that_falls_silent_is_no_timeout_of_the_code(service: Se
         signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
         with pytest.raises(SandboxUnavailableError) as caught:
             await running
+        signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+    assert (caught.value.reason, caught.value.is_infrastructure) == ("silent", True)
+
+
+async def test_a_sandbox_that_takes_no_files_is_no_matter_of_the_request(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has run in it yet."""
+    monkeypatch.setattr(file_calls, "ANSWER_SECONDS", 0.3)
+    async with service.one_shots.workplace(60) as place:
+        await place.write("there", b"")
+        pidfd = service.backend._held[place.sandbox_id].pidfd  # type: ignore[attr-defined]
+        signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+        with pytest.raises(SandboxUnavailableError) as caught:
+            await place.write("never", b"")
         signal.pidfd_send_signal(pidfd, signal.SIGCONT)
     assert (caught.value.reason, caught.value.is_infrastructure) == ("silent", True)
 

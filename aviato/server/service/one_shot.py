@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aviato.exceptions import (
     AviatoError,
+    SandboxFileError,
     SandboxRequestTimeoutError,
     SandboxResourceExhaustedError,
+    SandboxUnavailableError,
 )
 from aviato.server.link.ended import SandboxGone
 from aviato.server.peers import Peer, open_process
@@ -89,12 +91,21 @@ class Workplace:
             raise await error_of_gone(self.sandbox, gone, started=True) from None
 
     async def write(self, path: str, content: bytes) -> None:
-        """Write a file; see `Files`."""
+        """Write a file before anything has run here; see `Files`.
+
+        Raises:
+            SandboxUnavailableError: the sandbox stands still, which nothing inside can be to blame for.
+        """
 
         async def chunks() -> AsyncIterator[bytes]:
             yield content
 
-        await self._files.write(self.sandbox_id, path, chunks(), mode=None, size_bytes=len(content))
+        try:
+            await self._files.write(self.sandbox_id, path, chunks(), mode=None, size_bytes=len(content))
+        except SandboxFileError as error:
+            if error.reason != "timeout":
+                raise
+            raise SandboxUnavailableError(str(error), sandbox_id=self.sandbox_id, reason="silent") from error
 
     async def read(self, path: str, most_bytes: int, until: float) -> bytes | None:
         """A file as it is; None if it is larger. What lies there is up to the code that ran; see `Files`.
