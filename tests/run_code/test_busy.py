@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from aviato import scripts
 from aviato.exceptions import SandboxRequestTimeoutError, SandboxUnavailableError
 from aviato.server.backends.registry import make_backend
 from aviato.server.link import file_calls
-from aviato.server.service import Service, commands_of_server, one_shot, run_code
+from aviato.server.service import Service, batches, commands_of_server, one_shot, run_code
 from aviato.server.settings import ServerSettings
 from aviato.server.state_dir import StateDirectory
 from aviato.wire.run_code import RunCode
@@ -137,6 +138,22 @@ async def test_a_sandbox_that_takes_no_files_is_no_matter_of_the_request(
             await place.write("never", b"")
         signal.pidfd_send_signal(pidfd, signal.SIGCONT)
     assert (caught.value.reason, caught.value.is_infrastructure) == ("silent", True)
+
+
+async def test_a_record_that_a_standing_sandbox_does_not_give_is_no_early_exit(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "RECORD_SECONDS", 0.3)
+    monkeypatch.setattr(one_shot, "ANSWER_SECONDS", 0.3)
+    async with service.one_shots.workplace(60) as place:
+        await place.write(scripts.RECORD_PATH, b"{}")
+        pidfd = service.backend._held[place.sandbox_id].pidfd  # type: ignore[attr-defined]
+        signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+        with pytest.raises(SandboxUnavailableError) as caught:
+            await service.batches._value(place, "nonce")
+        signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+        assert (caught.value.reason, caught.value.is_infrastructure) == ("silent", True)
+        assert await service.batches._value(place, "nonce") is None
 
 
 async def test_the_lease_goes_when_nothing_runs(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

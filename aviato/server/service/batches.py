@@ -87,7 +87,10 @@ class BatchRunner:
         until = asyncio.get_running_loop().time() + RECORD_SECONDS
         try:
             record = await place.read(scripts.RECORD_PATH, scripts.MAX_RECORD_BYTES, until)
-        except (SandboxFileError, TimeoutError):
+        except TimeoutError:
+            await place.check_answers()
+            return None
+        except SandboxFileError:
             return None
         return None if record is None else scripts.read(record, nonce)
 

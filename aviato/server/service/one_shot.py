@@ -41,6 +41,7 @@ RUNS_PER_CORE = 2
 LEAST_RUNS = 8
 SLACK_SECONDS = 60.0
 """How much longer than its commands such a sandbox may live."""
+ANSWER_SECONDS = 5.0
 ROOM_SECONDS = 0.25
 LEASE_IDLE_SECONDS = 10.0
 GONE_SECONDS = 10.0
@@ -120,6 +121,21 @@ class Workplace:
         """
         async with asyncio.timeout_at(until):
             return await self._files.read_whole(self.sandbox_id, path, most_bytes)
+
+    async def check_answers(self) -> None:
+        """See whether its process 1 does: what is inside holds up files, and not that.
+
+        Raises:
+            SandboxUnavailableError: it does not, or has ended.
+        """
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._link.ping()
+        except TimeoutError:
+            message = f"the sandbox has not answered for {ANSWER_SECONDS:g} s"
+            raise SandboxUnavailableError(message, sandbox_id=self.sandbox_id, reason="silent", started=True) from None
+        except SandboxGone as gone:
+            raise await error_of_gone(self.sandbox, gone, started=True) from None
 
 
 class OneShots:
