@@ -7,6 +7,7 @@ import json
 import posixpath
 from typing import TYPE_CHECKING
 
+from aviato.exceptions import SandboxUnavailableError
 from aviato.grading.judging import run_command
 from aviato.grading.separable import modules_of
 from aviato.values.parsing import parsed
@@ -45,6 +46,9 @@ async def leave_out_hiding(place: SandboxHandle, directory: str, request: GradeR
 
     Returns:
         First parts of names that the grader imports, that the policy made files for, and that are there without them.
+
+    Raises:
+        SandboxUnavailableError: the new sandbox does not say.
     """
     asked = {name for source in request.files.values() for name in _imported(source)}
     open_paths = [path for path in results.open if path in results.contents]
@@ -53,6 +57,9 @@ async def leave_out_hiding(place: SandboxHandle, directory: str, request: GradeR
         return frozenset()
     command, given = [request.python or "python3", "-c", LOOK], json.dumps(names).encode()
     result = await run_command(place, command, given, request.env, LOOK_SECONDS, LOOK_OUTPUT_BYTES)
+    if result.timed_out:
+        message = f"a new sandbox has not said within {LOOK_SECONDS:g} s which modules are there"
+        raise SandboxUnavailableError(message, sandbox_id=place.sandbox_id, reason="silent")
     if result.returncode != 0:
         return frozenset()
     there, searched = json.loads(result.stdout.rstrip("\n").rsplit("\n", 1)[-1])

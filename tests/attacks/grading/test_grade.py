@@ -13,6 +13,7 @@ import pytest
 
 import aviato
 from aviato.core import files
+from aviato.grading import hiding
 from aviato.rl import Task, evaluate
 from tests.attacks.grading.hacks import ASSERTS, PLAIN, RIGHT, UNITTEST, WRONG
 from tests.rl.machine import supervisors
@@ -502,4 +503,15 @@ def test_a_new_sandbox_that_stands_still_is_the_machines_failure(
     sandbox.write_file("solution.py", WRONG.encode()).result()
     with pytest.raises(aviato.SandboxFileError, match="no answer") as caught:
         grade(sandbox, PLAIN, mode="separate")
+    assert caught.value.is_infrastructure
+
+
+def test_a_look_at_what_a_file_hides_that_comes_to_no_end_is_no_look(
+    sandbox: aviato.Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs where no code of the policy is. Taken for nothing found, it would let the policy's module in."""
+    monkeypatch.setattr(hiding, "LOOK_SECONDS", 0.001)
+    sandbox.write_file("other.py", b"").result()
+    with pytest.raises(aviato.SandboxUnavailableError) as caught:
+        grade(sandbox, "import other\n" + PLAIN, results=("*.py",))
     assert caught.value.is_infrastructure
