@@ -129,14 +129,26 @@ async def test_all_who_ask_at_once_have_it(two):
         assert (await task)["status"] == "running"
 
 
-async def test_one_that_cannot_be_reached_is_lost_and_never_begun_anew(two, monkeypatch):
+async def test_one_that_cannot_be_reached_just_then_is_neither_lost_nor_begun_anew(two, monkeypatch):
     """It has run: what is in it would be missing, and nobody would know."""
     monkeypatch.setattr(recovery, "RECONNECT_SECONDS", 0.3)
     a, b = two
     made = await a.running(detached=True)
     b.backend.reconnect_error = SandboxUnavailableError("the network is gone", reason="unreachable")
+    error = await b.exec(made["sandbox_id"], "echo", "on", expect=503)
+    assert (error["reason"], error["is_infrastructure"], error["retryable"]) == ("unreachable", True, True)
+    b.backend.reconnect_error = None
+    assert ("DATA", b"on\n") in await b.exec(made["sandbox_id"], "echo", "on")
+    assert made["sandbox_id"] not in b.backend.specs, "it was begun anew"
+    assert b.backend.destroyed == []
+
+
+async def test_one_that_has_gone_is_lost_and_never_begun_anew(two):
+    a, b = two
+    made = await a.running(detached=True)
+    del b.backend.cluster.links[made["sandbox_id"]]
     error = await b.exec(made["sandbox_id"], "echo", "on", expect=409)
-    assert error["is_infrastructure"]
+    assert (error["reason"], error["is_infrastructure"]) == ("lost", True)
     assert made["sandbox_id"] not in b.backend.specs, "it was begun anew"
 
 

@@ -41,6 +41,16 @@ RECONNECT_SECONDS = 10.0
 AGAIN_SECONDS = 0.2
 
 
+class _NotReached(Exception):
+    """The process 1 of another server's sandbox does not answer."""
+
+    def __init__(self, place_id: str, error: Exception) -> None:
+        super().__init__(place_id)
+        self.as_error = SandboxUnavailableError(
+            f"process 1 in the place {place_id} cannot be reached now: {error!r}; ask again", reason="unreachable"
+        )
+
+
 class Recovery:
     """Makes the store and the machine agree.
 
@@ -93,7 +103,11 @@ class Recovery:
         await self._detached.clear(self._registry.live, self._registry.find_record)
 
     async def take_up(self, record: SandboxRecord) -> None:
-        """Go on with a sandbox that another server had."""
+        """Go on with a sandbox that another server had.
+
+        Raises:
+            SandboxUnavailableError: its process 1 cannot be reached now. Nothing has become of it here.
+        """
         await self._take_up(record, partial(self._resume, is_others=True))
         if (unbegun := self._unbegun.pop(record.sandbox_id, None)) is not None:
             await self._take_up(unbegun, self._queue)
@@ -101,6 +115,8 @@ class Recovery:
     async def _take_up(self, record: SandboxRecord, how: Callable[[SandboxRecord], Awaitable[None]]) -> None:
         try:
             await how(record)
+        except _NotReached as error:
+            raise error.as_error from error
         except Exception as error:
             # What it says of a body could quote it: it is for nobody else. An error of ours says all that there is to say.
             quiet = isinstance(error, (ValidationError, AviatoError))
@@ -174,7 +190,7 @@ class Recovery:
             self._unbegun[record.sandbox_id] = record
             return
         sandbox = self._found(record, State.STOPPING if is_asked else State.STARTING)
-        link = await self._reconnect(place_id)
+        link = await self._reconnect(place_id, is_others=is_others)
         if not is_asked and record.started_at is None and await self._is_unused(sandbox, link, is_others):
             # Its server died before it had made it, or said what holds inside (environment, directory, lifetime).
             if link is not None:
@@ -251,8 +267,11 @@ class Recovery:
                 lease = self._leases.renew(sandbox.record.lease_id, lambda: None, Caller(tenant=sandbox.record.owner))
             self._leases.attach(lease, sandbox)
 
-    async def _reconnect(self, place_id: str) -> Process1Link | None:
-        """A link to its process 1; what fails while that lives is tried again, since a sandbox is given up for good."""
+    async def _reconnect(self, place_id: str, *, is_others: bool) -> Process1Link | None:
+        """A link to its process 1; what fails while that lives is tried again, since a sandbox is given up for good.
+
+        But for another server's, which whoever asks for it next may reach.
+        """
         deadline = time.monotonic() + RECONNECT_SECONDS
         while True:
             try:
@@ -261,6 +280,8 @@ class Recovery:
             except (TimeoutError, AviatoError, SandboxGone, OSError) as error:
                 if isinstance(error, SandboxUnavailableError) and not error.retryable:
                     raise
+                if time.monotonic() + AGAIN_SECONDS > deadline and is_others:
+                    raise _NotReached(place_id, error) from error
                 if time.monotonic() + AGAIN_SECONDS > deadline:
                     log.warning("process 1 in the place %s does not answer: %r", place_id, error)
                     return None

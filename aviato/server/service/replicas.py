@@ -58,7 +58,11 @@ class Replicas:
             raise SandboxUnavailableError(f"the record of sandbox {sandbox_id} cannot be read", sandbox_id=sandbox_id)
         log.info("sandbox %s is taken over from another server", sandbox_id)
         self._registry.store.add_sandbox(record)
-        await self._recovery.take_up(record)
+        try:
+            await self._recovery.take_up(record)
+        except SandboxUnavailableError:
+            self._registry.forget(sandbox_id)
+            raise
 
 
 def record_text(record: SandboxRecord) -> str:
