@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from blockbuster import blockbuster_ctx
 
+from aviato.server.backends.local import backend as local
 from aviato.server.backends.registry import make_backend
 from aviato.server.executor import fix_threads
 from aviato.wire.ids import new_exec_id, new_sandbox_id
@@ -169,3 +171,19 @@ async def test_nothing_is_left_after_stops_and_disconnects_at_any_moment(server)
     assert os.listdir(server.service.folder.sandboxes) == [] and os.listdir(server.service.folder.trash) == []
     assert server.service.slots.admission.live == 0 and not server.service.registry.live
     assert not server.service.execs.feeds
+
+
+async def test_one_whose_process_1_is_slow_after_a_restart_is_not_lost(serving, folder, monkeypatch):
+    """It lives: on a machine that is busy with thousands of others it has not had its turn yet."""
+    monkeypatch.setattr(local, "RECONNECT_SECONDS", 0.5)
+    directory = Path(folder.path)
+    async with serving(folder, make_backend("local", directory=directory)) as (service, client, _):
+        sandbox_id = (await client.running(detached=True))["sandbox_id"]
+        await client.exec(sandbox_id, "sh", "-c", "echo kept >/tmp/f")
+        pidfd = os.dup(service.backend._held[sandbox_id].pidfd)
+        signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+    asyncio.get_running_loop().call_later(1.5, signal.pidfd_send_signal, pidfd, signal.SIGCONT)
+    async with serving(folder, make_backend("local", directory=directory)) as (_, client, _):
+        assert output_of(await client.exec(sandbox_id, "cat", "/tmp/f")) == b"kept\n"
+        await client.call("DELETE", f"/v1/sandboxes/{sandbox_id}", expect=200)
+    os.close(pidfd)

@@ -232,7 +232,11 @@ class Backend(ABC):
 
     @abstractmethod
     async def reconnect(self, sandbox_id: str) -> Process1Link | None:
-        """Connect again to a sandbox that an earlier server made; None if its process 1 is gone."""
+        """Connect again to a sandbox that an earlier server made; None if its process 1 is gone.
+
+        Raises:
+            TimeoutError, AviatoError, OSError: it may live, and cannot be spoken to now.
+        """
 
     async def open_descriptor_channel(self, sandbox_id: str) -> DescriptorChannel:
         """A way for sockets of a sandbox made with `exposes_ports` or `egress_port`; a newer one replaces the older.

@@ -310,7 +310,7 @@ class DockerBackend(PlacedBackend):
         sock.setblocking(False)
         try:
             link = await asyncio.wait_for(Process1Link.connect(sandbox_id, sock), RECONNECT_SECONDS)
-        except (SandboxGone, TimeoutError):
+        except SandboxGone:
             return None
         self._links[sandbox_id] = link
         return link

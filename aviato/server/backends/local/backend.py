@@ -426,7 +426,7 @@ class LocalBackend(PlannedBackend):
         held = self._held.setdefault(sandbox_id, Held(uid=await asyncio.to_thread(self._directories.owner, sandbox_id)))
         try:
             held.link = await asyncio.wait_for(Process1Link.connect(sandbox_id, sock), RECONNECT_SECONDS)
-        except (SandboxGone, TimeoutError):
+        except SandboxGone:
             return None
         return held.link
 
