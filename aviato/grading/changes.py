@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from aviato.exceptions import SandboxExecutionError, SandboxFileError
 from aviato.grading.gathering import RESULT_FILES, Results, is_left_out, no_result, take, walk
 from aviato.grading.judging import run_command
+from aviato.grading.new_sandboxes import nobody_there
 from aviato.values.text import encode, shown
 
 if TYPE_CHECKING:
@@ -48,14 +49,15 @@ async def prepare(place: SandboxHandle, changes: Changes) -> None:
     """
     from aviato.core import files
 
-    for path, content in changes.files.items():
-        await files.write_file(place, path, content, mode=None)
-    if changes.commit is None:
-        return
-    await _git(place, changes, ["checkout", "--quiet", "--force", "--detach", changes.commit])
-    for path, content in changes.files.items():
-        if ".git" not in path.split("/"):
+    with nobody_there():
+        for path, content in changes.files.items():
             await files.write_file(place, path, content, mode=None)
+        if changes.commit is None:
+            return
+        await _git(place, changes, ["checkout", "--quiet", "--force", "--detach", changes.commit])
+        for path, content in changes.files.items():
+            if ".git" not in path.split("/"):
+                await files.write_file(place, path, content, mode=None)
 
 
 async def changed_results(
@@ -167,7 +169,8 @@ async def apply(place: SandboxHandle, results: Results) -> None:
 
     for path in results.removed:
         try:
-            await files.remove(place, path, recursive=True)
+            with nobody_there():
+                await files.remove(place, path, recursive=True)
         except SandboxFileError as error:
             if error.reason not in ("no_such_file", "not_a_directory"):
                 raise

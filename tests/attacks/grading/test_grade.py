@@ -487,9 +487,10 @@ def test_a_new_sandbox_that_stands_still_is_the_machines_failure(
         await write(handle, path, *content, **more)
 
     monkeypatch.setattr(files, "write_file", stands_still)
-    for mode in ("separate", "in_process"):
+    changed: dict[str, Any] = {"results": (), "result_changes": "/workspace", "base_files": {"/workspace/a.py": b""}}
+    for options in ({"mode": "separate"}, {"mode": "in_process"}, changed):
         with pytest.raises(aviato.SandboxFileError, match="no answer") as caught:
-            grade(sandbox, PLAIN, mode=mode)
+            grade(sandbox, PLAIN, **options)
         assert caught.value.is_infrastructure
     monkeypatch.setattr(files, "write_file", write)
 
