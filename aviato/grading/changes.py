@@ -75,7 +75,9 @@ async def changed_results(
     Raises:
         SandboxFileError: something that changed is no regular file, or there is too much.
     """
-    before, after = await walk(place, changes.directory), await walk(handle, changes.directory)
+    with nobody_there():
+        before = await walk(place, changes.directory)
+    after = await walk(handle, changes.directory)
     tracked, submodules = (None, frozenset[str]()) if changes.commit is None else await _tracked(place, changes)
     packages = frozenset(path.rsplit("/", 1)[0] for path in before if path.endswith("/__init__.py"))
     packages -= {changes.directory}
