@@ -320,14 +320,14 @@ def test_input_that_never_comes_is_no_time_limit(sandbox: Sandbox, monkeypatch: 
     monkeypatch.setattr(HttpTransport, "open", without_input)
     began = time.monotonic()
     with pytest.raises(aviato.SandboxUnavailableError, match="nobody is there") as caught:
-        sandbox.exec(["sh", "-c", "cat; sleep 1000"], stdin="x" * 200_000, timeout_seconds=8).result()
-    assert caught.value.is_infrastructure and kept and time.monotonic() - began < 6
-    assert sandbox.exec(["sh", "-c", "pgrep sleep || echo none"]).result().stdout == "none\n"
+        sandbox.exec(["sh", "-c", "cat; sleep 1000"], stdin="x" * 200_000, timeout_seconds=40).result()
+    assert caught.value.is_infrastructure and kept and time.monotonic() - began < 30
+    assert sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/cmdline"]).result().stdout.count("sleep") == 0
 
     async def many() -> list[Any]:
         async with aviato.AsyncClient() as client:
             other = await client.sandbox()
-            given = [other.exec(["cat"], stdin="x" * 200_000, timeout_seconds=8) for _ in range(3)]
+            given = [other.exec(["cat"], stdin="x" * 200_000, timeout_seconds=40) for _ in range(3)]
             return await asyncio.gather(*given, return_exceptions=True)
 
     assert [type(one) for one in asyncio.run(many())] == [aviato.SandboxUnavailableError] * 3
