@@ -13,6 +13,7 @@ from aviato.exceptions import (
     AviatoValidationError,
     OperationCancelledError,
     SandboxCommandTimeoutError,
+    SandboxError,
     SandboxExecutionError,
     SandboxNotRunningError,
 )
@@ -238,7 +239,7 @@ def process_result(command: tuple[str, ...], ended: ExecExit, stdout: Collection
 async def _fed(execution: Execution, content: bytes) -> ExecExit:
     """Run a command with input that was given whole.
 
-    One that the infrastructure has kept its input from is killed: it would wait for the rest until its time limit, and that is
+    One whose input cannot be sent is killed: it would wait for the rest until its time limit, and that is
     told as its own.
     """
     task = asyncio.current_task()
@@ -253,7 +254,8 @@ async def _fed(execution: Execution, content: bytes) -> ExecExit:
                 await execution.write_stdin(content[start : start + step], start)
             await execution.end_stdin(len(content))
         except AviatoError as error:
-            if error.is_infrastructure:  # Else it does not read it all, which is no failure.
+            # Else it does not read it all, which is no failure, or its sandbox has ended, which is told of the command.
+            if error.is_infrastructure or not isinstance(error, SandboxError):
                 failure = error
                 task.cancel()
 
