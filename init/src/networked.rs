@@ -133,8 +133,11 @@ fn first(listener: &OwnedFd, key: &[u8], is_pooled: bool) -> (OwnedFd, Value) {
                 continue;
             }
             let (newcomer, _) = waiting.remove(number);
-            if progress == Progress::Proved {
+            if progress != Progress::Refused {
+                // Whoever knows the key asks it of a pod that has been somebody's for long: it is the pool's no more.
                 waits_since.get_or_insert_with(Instant::now);
+            }
+            if progress == Progress::Proved {
                 make_room(&mut servers);
                 servers.push(Server::new(newcomer.socket));
             }

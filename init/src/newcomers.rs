@@ -14,6 +14,7 @@ use crate::sys;
 const NONCE_BYTES: usize = 32;
 const SAID_BYTES: usize = 1 + NONCE_BYTES + DIGEST_BYTES;
 const CONTROL: u8 = b'c';
+const QUESTION: u8 = b'q';
 /// So many are heard at once; the oldest goes for a newer one.
 pub const MOST: usize = 16;
 /// So long one may take.
@@ -42,6 +43,8 @@ pub enum Progress {
     Waits,
     /// It knows the key, and has been shown that this side does.
     Proved,
+    /// The same; it has heard the state, wants no more, and takes nobody's place.
+    Asked,
     /// It is let go of, without a word.
     Refused,
 }
@@ -82,13 +85,18 @@ impl Newcomer {
         let (kind, rest) = self.said.split_at(1);
         let (theirs, proof) = rest.split_at(NONCE_BYTES);
         let wanted = hmac(key, &[b"aviato server 1\0", kind, &self.nonce, theirs]);
-        if kind != [CONTROL] || !are_same(proof, &wanted) {
+        let progress = match kind[0] {
+            CONTROL => Progress::Proved,
+            QUESTION => Progress::Asked,
+            _ => return Progress::Refused,
+        };
+        if !are_same(proof, &wanted) {
             return Progress::Refused;
         }
         let state = if has_begun { b"r" } else { b"n" };
         let own = hmac(key, &[b"aviato process 1\0", kind, state, &self.nonce, theirs]);
         match sys::write_some(&self.socket, &[&state[..], &own].concat()) {
-            Ok(count) if count == 1 + DIGEST_BYTES => Progress::Proved,
+            Ok(count) if count == 1 + DIGEST_BYTES => progress,
             _ => Progress::Refused,
         }
     }
@@ -127,7 +135,7 @@ impl Newcomers {
     pub fn hear(&mut self, number: u64, looper: &mut EventLoop) -> Option<OwnedFd> {
         match self.waiting.get_mut(&number)?.0.hear(&self.key, true) {
             Progress::Waits => None,
-            Progress::Refused => {
+            Progress::Refused | Progress::Asked => {
                 drop(self.let_go(number, looper));
                 None
             }

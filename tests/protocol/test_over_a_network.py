@@ -16,7 +16,7 @@ import pytest
 from aviato.server.backends.conformance.peer import Peer
 from aviato.server.backends.kubernetes.options import Security
 from aviato.server.backends.kubernetes.reach import begin
-from aviato.server.link.handshake import NotAuthentic, prove
+from aviato.server.link.handshake import QUESTION, NotAuthentic, prove
 from aviato.server.link.link import Configuration, Process1Link
 from aviato.wire.frames import FrameDecoder, FrameType, encode
 from tests.protocol.networked import PATIENCE_SECONDS, Place, place, told
@@ -119,6 +119,21 @@ async def test_what_was_said_once_proves_nothing_again(there: Place) -> None:
     await read(again, 32)
     await say(again, said)
     assert await read(again, 1) == b""
+
+
+async def test_a_question_takes_nobody_s_place(there: Place) -> None:
+    """Who knows the key hears the state, whoever has it, and nothing more; what he said is no proof of another kind."""
+    sock = there.dial()
+    said = proof(there.key, await read(sock, 32), b"q")
+    await say(sock, said)
+    answer = await read(sock, 34)
+    assert (answer[:1], len(answer)) == (there.state[:1].encode(), 33)
+    assert await prove(there.dial(), there.key, kind=QUESTION) == there.state
+    for kind in (b"c", b"q"):
+        again = there.dial()
+        await read(again, 32)
+        await say(again, kind + said[1:])
+        assert await read(again, 1) == b""
 
 
 async def test_one_that_is_cut_anywhere_changes_nothing(there: Place) -> None:

@@ -149,3 +149,18 @@ async def test_a_pool_without_a_word_of_its_client_goes(server, monkeypatch):
     # Whoever asks by its id has one that starts as any other.
     late = await server.create(pool_id=pool.pool_id)
     assert (await server.wait(late["sandbox_id"], "running"))["was_ready"] is False
+
+
+async def test_what_is_on_its_way_for_too_long_is_given_up(server, backend, monkeypatch):
+    """As any other start: else it would be in its cluster for good, and its pool would never try again."""
+    monkeypatch.setattr(warm_pools, "AGAIN_SECONDS", 0.0)
+    backend.start_seconds, backend.switches.create_waits = 0.05, asyncio.Event()
+    pool_id = new_pool_id()
+    body = {"size": 1, "sandbox": {"sandbox_id": new_sandbox_id()}}
+    await server.call("PUT", f"/v1/pools/{pool_id}", body=body, expect=200)
+    pool = server.service.warm_pools._own[pool_id]
+    await eventually(lambda: pool.message is not None and backend.destroyed)
+    assert "took longer than 0.05 s" in pool.message
+    backend.switches.create_waits.set()
+    server.service.warm_pools.tick()
+    await eventually(lambda: pool.ready and pool.message is None)

@@ -270,6 +270,11 @@ class Backend(ABC):
         """Why a sandbox that is being made is not there yet, where that is known."""
         return None
 
+    def too_long(self, sandbox_id: str) -> str:
+        """Why a start that has taken `start_seconds` is given up, for people."""
+        waits = self.waits_for(sandbox_id)
+        return f"its start took longer than {self.start_seconds:g} s" + ("" if waits is None else f" ({waits})")
+
     @abstractmethod
     def how_ended(self, sandbox_id: str) -> str | None:
         """The reason that a process 1 left behind when it ended by itself (`lifetime`, `idle`, `orphaned`), or None."""

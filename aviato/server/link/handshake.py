@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import socket
 
 NONCE_BYTES = 32
-CONTROL = b"c"
+CONTROL, QUESTION = b"c", b"q"
+"""Kinds of connections: one that becomes that of its server, and one that asks for the state alone, and disturbs nobody."""
 _STATES: dict[bytes, Literal["new", "running"]] = {b"n": "new", b"r": "running"}
 
 
@@ -29,13 +30,14 @@ class NotAuthentic(Exception):
         self.wrong_key = wrong_key
 
 
-async def prove(sock: socket.socket, key: bytes, *, seconds: float = 10.0) -> Literal["new", "running"]:
+async def prove(sock: socket.socket, key: bytes, *, seconds: float = 10.0, kind: bytes = CONTROL) -> Literal["new", "running"]:
     """Prove the key over a connection, and have it proved. Not a byte behind that is read.
 
     Args:
         sock: connected, and does not block; the caller closes it.
         key: of the sandbox.
         seconds: for all of it.
+        kind: of the connection.
 
     Returns:
         Whether process 1 waits for its plan, or runs.
@@ -49,10 +51,10 @@ async def prove(sock: socket.socket, key: bytes, *, seconds: float = 10.0) -> Li
     async with asyncio.timeout(seconds):
         theirs = await _read(sock, NONCE_BYTES)
         own = os.urandom(NONCE_BYTES)
-        await loop.sock_sendall(sock, CONTROL + own + _mac(key, b"aviato server 1\0" + CONTROL + theirs + own))
+        await loop.sock_sendall(sock, kind + own + _mac(key, b"aviato server 1\0" + kind + theirs + own))
         answer = await _read(sock, 1 + hashlib.sha256().digest_size)
     state, proof = answer[:1], answer[1:]
-    wanted = _mac(key, b"aviato process 1\0" + CONTROL + state + theirs + own)
+    wanted = _mac(key, b"aviato process 1\0" + kind + state + theirs + own)
     if state not in _STATES or not hmac.compare_digest(proof, wanted):
         raise NotAuthentic("who answers does not know the key", wrong_key=True)
     return _STATES[state]

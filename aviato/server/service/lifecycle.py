@@ -178,9 +178,7 @@ class Lifecycle:
             _uncancel()
             return ending_of("stopped", asked=sandbox.asked)
         except TimeoutError:
-            waits = self._backend.waits_for(sandbox.place_id)
-            why = "" if waits is None else f" ({waits})"
-            return start_failed(f"its start took longer than {self._backend.start_seconds:g} s{why}")
+            return start_failed(self._backend.too_long(sandbox.place_id))
         except AviatoError as error:
             return not_started(error)
         except OSError as error:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from aviato.exceptions import AviatoError, SandboxResourceExhaustedError
+from aviato.exceptions import AviatoError, SandboxResourceExhaustedError, SandboxUnavailableError
 from aviato.server.backends.capabilities import Capability
 from aviato.server.service.commands_of_server import warm_up
 from aviato.server.service.specs import spec_of
@@ -285,13 +285,21 @@ class WarmPools:
             pool.kind = kind
         link = None
         try:
-            link = await self._backend.create(spec)
+            link = await self._created(spec)
             await self._egress.attach_place(place_id, pool.request)
             await warm_up(link, pool.request.warmup)
         except BaseException:
             self._end(place_id, link)
             raise
         return Warm(place_id, link)
+
+    async def _created(self, spec: SandboxSpec) -> Process1Link:
+        try:
+            async with asyncio.timeout(self._backend.start_seconds):
+                return await self._backend.create(spec)
+        except TimeoutError:
+            message = self._backend.too_long(spec.sandbox_id)
+            raise SandboxUnavailableError(message, sandbox_id=spec.sandbox_id, reason="start_failed") from None
 
     def _drop(self, pool_id: str, pool: _Pool) -> None:
         """What is ready of a pool, and what is on its way, is nobody's any more."""

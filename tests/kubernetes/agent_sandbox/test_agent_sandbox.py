@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
@@ -17,6 +18,7 @@ import pytest
 
 import aviato
 from tests.kubernetes.agent_sandbox.conftest import Agents
+from tests.kubernetes.pods.left_behind import ABANDONED_SECONDS, START_SECONDS, die_unproved, looking
 from tests.kubernetes.pods.test_failures import wait_until
 
 TEMPLATES, POOLS = "sandboxtemplates.extensions.agents.x-k8s.io", "sandboxwarmpools.extensions.agents.x-k8s.io"
@@ -346,6 +348,43 @@ def test_another_server_takes_over_what_came_from_the_pool(
     (again,) = namespace.claims()
     assert again["metadata"]["labels"]["aviato.dev/server"] != found["metadata"]["labels"]["aviato.dev/server"]
     sandbox.stop().result()
+    wait_until(lambda: not namespace.claims() and not namespace.all("pods", "aviato.dev/place"))
+
+
+def test_one_whose_server_dies_before_it_is_told_anything_is_taken_away(
+    make_kubernetes: Callable[..., Any],
+    make_pool: Callable[..., str],
+    namespace: Agents,
+    claim: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its process 1 would wait for ever, as one in a pool does. One that was told is left alone, whoever has it."""
+    pool = make_pool(claim, count=2, ready=False)
+    make_kubernetes(kubernetes_claim=claim, kubernetes_warm_pool=pool)
+    wait_until(lambda: namespace.has_ready(pool, 2), 60)
+    options = {"objects": "agent-sandbox", "warm_pool": pool}
+    with aviato.Session() as session:
+        sandbox = session.sandbox()
+        running = sandbox.exec(["sh", "-c", "echo begun; read line; echo $line"], stdin=True)
+        assert next(iter(running.stdout)) == "begun\n"
+        kept = namespace.pod(sandbox.sandbox_id)["metadata"]["name"]
+        assert len(namespace.claims()) == 1
+
+        async def look() -> None:
+            place_id, pod = await die_unproved(namespace, claim, monkeypatch, **options)
+            assert pod["metadata"]["name"] != kept and len(namespace.claims()) == 2
+            async with looking(namespace, claim, monkeypatch, **options):
+                async with asyncio.timeout(30):
+                    while len(await asyncio.to_thread(namespace.claims)) > 1:
+                        await asyncio.sleep(0.2)
+                await asyncio.sleep(2 * (ABANDONED_SECONDS + START_SECONDS))
+            found = [one for kind in ("pods", "secrets") for one in namespace.all(kind, f"aviato.dev/place={place_id}")]
+            assert all(one["metadata"].get("deletionTimestamp") for one in found)
+
+        asyncio.run(look())
+        running.stdin.write(b"still\n").result()
+        assert running.result().stdout == "begun\nstill\n"
+        assert namespace.pod(sandbox.sandbox_id)["metadata"]["name"] == kept
     wait_until(lambda: not namespace.claims() and not namespace.all("pods", "aviato.dev/place"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -18,6 +19,7 @@ import pytest
 import aviato
 from aviato.rl import Task, evaluate
 from tests.kubernetes.pods.conftest import Namespace
+from tests.kubernetes.pods.left_behind import looking, until_gone
 
 
 def wait_until(happened: Callable[[], object], seconds: float = 30) -> None:
@@ -170,6 +172,22 @@ def test_two_servers_have_each_other_s_sandboxes(
     assert sandbox.exec(["cat", "f"]).result().stdout == "kept"
     sandbox.stop().result()
     assert namespace.all("pods", "aviato.dev/claim=both") == []
+
+
+def test_what_a_dead_server_has_left_waiting_is_taken_away(
+    make_kubernetes: Callable[..., Any], namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that no node has room for, and whose server is gone, would wait for as long as the cluster is there."""
+    server = make_kubernetes(kubernetes_claim="left")
+    sandbox = aviato.Sandbox.run(detached=True, resources=aviato.ResourceOptions(requests={"cpu": "1000"}))
+    wait_until(lambda: namespace.all("pods", f"aviato.dev/sandbox={sandbox.sandbox_id}"))
+    server.stop(signal.SIGKILL)
+
+    async def look() -> None:
+        async with looking(namespace, "left", monkeypatch):
+            await until_gone(namespace, "pods", "secrets")
+
+    asyncio.run(look())
 
 
 def test_a_dead_pod_is_no_verdict(session: aviato.Session, namespace: Namespace) -> None:

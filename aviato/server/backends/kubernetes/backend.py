@@ -26,7 +26,7 @@ from aviato.server.backends.kubernetes.options import ClusterOptions
 from aviato.server.backends.kubernetes.pod_maker import PodMaker
 from aviato.server.backends.kubernetes.pod_state import last_warning
 from aviato.server.backends.kubernetes.pods import Pods
-from aviato.server.backends.kubernetes.reach import NotReached, begin, reach
+from aviato.server.backends.kubernetes.reach import NotReached, begin, has_begun, reach
 from aviato.server.backends.kubernetes.sandbox_maker import SandboxMaker
 from aviato.server.backends.kubernetes.start_errors import did_not_start
 from aviato.server.backends.landlock import rules
@@ -144,21 +144,40 @@ class KubernetesBackend(Backend):
         return path.read_text().strip()
 
     async def _sweep(self) -> None:
-        """Take away pods that have ended, and whose servers do not: nobody has asked for them since."""
-        seen: dict[str, float] = {}
+        """Take away what servers have left that do not come back: they would have gone on with it, or ended it, by now."""
+        seen: dict[tuple[str, str], float] = {}
+        begun: set[str] = set()
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            now = time.monotonic()
-            ended = set(self._live_pods().ended_of_others(self._server))
-            waiting = set(self._maker().without_pod(self._server))
-            seen = {place_id: seen.get(place_id, now) for place_id in ended | waiting}
-            for place_id, since in seen.items():
-                patience = ABANDONED_SECONDS if place_id in ended else ABANDONED_SECONDS + self._options.start_seconds
-                if now - since > patience:
-                    try:
-                        await self._remove(place_id)
-                    except ClusterError as error:
-                        log.warning("the pod of %s cannot be removed: %s", place_id, error.message)
+            now, pods, maker = time.monotonic(), self._live_pods(), self._maker()
+            of_pools = set(maker.waits_without_end())
+            begun &= of_pools
+            found = {(one, "ended") for one in pods.of_others("ended")}
+            found |= {(one, "waits") for one in (*pods.of_others("waits"), *maker.without_pod(self._server))}
+            found |= {(one, "runs") for one in of_pools - begun}
+            seen = {one: seen.get(one, now) for one in found}
+            for (place_id, how), since in seen.items():
+                if now - since <= ABANDONED_SECONDS + (0 if how == "ended" else self._options.start_seconds):
+                    continue
+                if how == "runs" and (said := await self._has_begun(place_id)) is not False:
+                    begun |= {place_id} if said else set()
+                    continue
+                try:
+                    await self._remove(place_id)
+                except ClusterError as error:
+                    log.warning("the pod of %s cannot be removed: %s", place_id, error.message)
+
+    async def _has_begun(self, place_id: str) -> bool | None:
+        """Whether a pod of a pool that another server has labelled was told what it is; None: that is not known now."""
+        state = self._live_pods().of(place_id)
+        if state is None:
+            return None
+        try:
+            key = await self._maker().key(place_id)
+            return await has_begun(self._live_cluster(), state, self._options.reach, key)
+        except (NotReached, AviatoError) as error:
+            log.debug("whether sandbox %s has begun is not known: %s", place_id, error)
+            return None
 
     async def close(self) -> None:
         """See `Backend`."""

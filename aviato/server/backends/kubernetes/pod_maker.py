@@ -71,6 +71,10 @@ class PodMaker:
         """Places of other servers than this one that have been asked for, and have no pod."""
         return []
 
+    def waits_without_end(self) -> list[str]:
+        """Places of other servers than this one whose process 1 waits for its plan as long as nobody has proved its key."""
+        return []
+
     def waits_for(self, place_id: str) -> str | None:
         """Why a place has no pod yet, where that is known."""
         return None

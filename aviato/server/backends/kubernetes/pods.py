@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aviato.server.backends.kubernetes.cluster import Cluster, Object
+    from aviato.server.backends.kubernetes.pod_state import Phase
 
 ANOTHER = "its pod was lost; the cluster's controller has made another one in its place, which has nothing of it"
 
@@ -74,9 +75,9 @@ class Pods(Watched[PodState]):
         place_id = self._places.get(sandbox_id)
         return place_id if place_id in self._known else None
 
-    def ended_of_others(self, server: str) -> list[str]:
-        """Places that have ended, of other servers than this one."""
-        return [one for one, state in self._known.items() if state.phase == "ended" and self._servers.get(one) != server]
+    def of_others(self, phase: Phase) -> list[str]:
+        """Places of other servers than this one whose pods are so far."""
+        return [one for one, state in self._known.items() if state.phase == phase and self._servers.get(one) != self._server]
 
     def forget(self, place_id: str) -> None:
         """It was taken away, and there will be none of it again."""

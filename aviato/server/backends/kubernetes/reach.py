@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from aviato.server.backends.kubernetes.cluster import ClusterError
 from aviato.server.backends.kubernetes.objects import PORT
-from aviato.server.link.handshake import NotAuthentic, prove
+from aviato.server.link.handshake import CONTROL, QUESTION, NotAuthentic, prove
 
 if TYPE_CHECKING:
     from aviato.server.backends.kubernetes.cluster import Cluster
@@ -35,11 +35,28 @@ async def reach(cluster: Cluster, state: PodState, way: Reach, key: bytes) -> tu
     Raises:
         NotReached: nobody answers there, or not with the key.
     """
+    return await _proved(cluster, state, way, key, CONTROL)
+
+
+async def has_begun(cluster: Cluster, state: PodState, way: Reach, key: bytes) -> bool:
+    """Whether a process 1 that knows the key was told what it is; the server that it has keeps its connection.
+
+    Raises:
+        NotReached: nobody answers there, or not with the key, or it is of a version that is not asked.
+    """
+    sock, said = await _proved(cluster, state, way, key, QUESTION)
+    _close(sock)
+    return said == "running"
+
+
+async def _proved(
+    cluster: Cluster, state: PodState, way: Reach, key: bytes, kind: bytes
+) -> tuple[socket.socket, Literal["new", "running"]]:
     sock = None
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             sock = await _connected(cluster, state, way)
-            return sock, await prove(sock, key)
+            return sock, await prove(sock, key, kind=kind)
     except (OSError, TimeoutError, ClusterError, NotAuthentic) as error:
         _close(sock)
         raise NotReached(str(error) or type(error).__name__) from error

@@ -109,6 +109,10 @@ class SandboxMaker(PodMaker):
         others = {place_id for place_id, said in known if said is not None and said.server != server}
         return sorted(one for one in others if self._pods.of(one) is None)
 
+    def waits_without_end(self) -> list[str]:
+        """See `PodMaker`. Whose pod is from a pool: in that it waited."""
+        return [one for one in self._pods.of_others("runs") if self._claims.of(one) is not None]
+
     def waits_for(self, place_id: str) -> str | None:
         """See `PodMaker`."""
         if (words := self._words.get(place_id)) is not None:
