@@ -125,11 +125,20 @@ class AviatoValidationError(AviatoError, ValueError):
 
 
 class OperationTimeoutError(AviatoError, TimeoutError):
-    """`.result(timeout)` ran out. The work goes on: ask again later, or `.cancel()` it."""
+    """`.result(timeout)` ran out. The work goes on: ask again later, or `.cancel()` it.
+
+    Attributes:
+        status_reason: of the sandbox, asked of the server then, where that was still pending and said why, such as `pulling`
+            or `queued: place 3 in the server's queue`; else None.
+    """
 
     code = "OPERATION_TIMEOUT"
     default_reason = "result_timeout"
     default_retryable = True
+
+    def __init__(self, message: str = "", *, status_reason: str | None = None, **kwargs: Any) -> None:
+        super().__init__(message, **kwargs)
+        self.status_reason = status_reason
 
 
 class OperationCancelledError(AviatoError, concurrent.futures.CancelledError):

@@ -16,6 +16,7 @@ from aviato.calls.exec_call import (
     output_limit,
 )
 from aviato.calls.file_arguments import file_content, file_mode, file_path, link_choice, local_path
+from aviato.calls.pending import wait_running
 from aviato.calls.terminal_call import terminal_request
 from aviato.values.parameters import Suggesting, check_names, suggests
 from aviato.wire.ids import new_sandbox_id
@@ -55,9 +56,9 @@ class AsyncSandbox(Suggesting):
         """Return once the server has accepted it."""
         await self._handle.start()
 
-    async def wait(self) -> None:
-        """Return once it runs or has ended."""
-        await self._handle.wait_running()
+    async def wait(self, timeout: float | None = None) -> None:
+        """Return once it runs or has ended; after `timeout` seconds fail as `Sandbox.wait` does, while the start goes on."""
+        await wait_running(self._handle, timeout)
 
     async def wait_until_complete(self) -> int | None:
         """Return the main command's returncode once the sandbox has ended, however it did."""

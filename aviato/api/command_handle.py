@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import AviatoError, SandboxExecutionError
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from aviato.calls.sandbox_state import SandboxState
     from aviato.core.execution import Execution
 
 T = TypeVar("T")
@@ -22,6 +25,7 @@ class CommandHandle(OperationRef[T], Generic[T]):
 
     exec_id: str
     _kind = "command"
+    _state: SandboxState
     _execution: Execution | None = None
     """Once it has begun on the loop thread."""
 
@@ -40,5 +44,12 @@ class CommandHandle(OperationRef[T], Generic[T]):
         error = super()._timeout_error(timeout)
         if isinstance(error, AviatoError):
             # Before its start nothing inside can be to blame for the wait.
-            error.is_infrastructure = self._execution is None or not self._execution.started
+            error.is_infrastructure = not self._has_begun
         return error
+
+    def _asked_why(self) -> Coroutine[Any, Any, str | None] | None:
+        return None if self._has_begun else self._state.why_pending()
+
+    @property
+    def _has_begun(self) -> bool:
+        return self._execution is not None and self._execution.started

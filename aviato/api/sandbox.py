@@ -260,7 +260,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxSnapshots, San
         self._state.used = True
         if self._start_ref is None or _failed(self._start_ref):
             work = self._state.do(lambda handle: handle.accept())
-            self._start_ref = begin(work, f"start {self.sandbox_id}", shared=True)
+            self._start_ref = begin(work, f"start {self.sandbox_id}", shared=True, why=self._state.why_pending)
         return self._start_ref
 
     @suggests
@@ -268,7 +268,8 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxSnapshots, San
         """Start it and wait until it runs or has ended; blocking.
 
         Raises:
-            OperationTimeoutError: `timeout` seconds were not enough; the start goes on.
+            OperationTimeoutError: `timeout` seconds were not enough; the start goes on. Its `status_reason` says what it waits
+                for: the server is asked that then, for a second at most.
             SandboxError: it ended without ever having run.
         """
         self._waitable().result(timeout)
@@ -283,7 +284,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxSnapshots, San
         self._state.used = True
         if self._running_ref is None or _failed(self._running_ref):
             work = self._state.do(_wait_running)
-            self._running_ref = begin(work, f"wait for {self.sandbox_id}", shared=True)
+            self._running_ref = begin(work, f"wait for {self.sandbox_id}", shared=True, why=self._state.why_pending)
         return self._running_ref
 
     @suggests

@@ -47,13 +47,7 @@ class SandboxProperties:
         """Why it ended, such as `stopped`, `exited` or `lifetime`; of one that waits for what: `pulling` or `building` of its
         image, or `queued: place 3 …`.
         """
-        position = self._state.queue_position
-        if position is not None:
-            return f"queued: place {position} in its session's queue"
-        info = self._state.last_seen
-        if info is not None and info.queue is not None:
-            return f"queued: place {info.queue.position} in the server's queue"
-        return self._state.waits_for if info is None else info.status_reason
+        return self._state.status_reason
 
     @property
     def status_updated_at(self) -> datetime | None:

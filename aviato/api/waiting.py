@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overloa
 from aviato import defaults as checks
 from aviato.bridge.loop import SLICE_SECONDS, running_loop_thread
 from aviato.bridge.operation import OperationRef, check_blocking
-from aviato.exceptions import OperationTimeoutError
+from aviato.core.timeouts import not_all_ended
 from aviato.progress import Progress
 from aviato.values.parameters import suggests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from aviato.exceptions import OperationTimeoutError
     from aviato.progress import Told
 
 T = TypeVar("T")
@@ -82,7 +83,8 @@ def as_completed(items: Iterable[T], timeout: float | None = None, *, progress: 
             out, items in all), where the iteration is.
 
     Raises:
-        OperationTimeoutError: from the iteration: the time ran out; what has not ended goes on.
+        OperationTimeoutError: from the iteration: the time ran out; what has not ended goes on. Its `status_reason` is that of
+            the first, where its sandbox is still pending.
         TypeError: an item cannot be waited for.
     """
     return AsCompleted(items, timeout, progress)
@@ -134,28 +136,29 @@ class AsCompleted(Generic[T]):
     def __next__(self) -> T:
         key = self._completions.get(self._deadline, "as_completed()")
         if key is None:
-            raise self._end() or StopIteration
+            first = self._close()
+            raise StopIteration if first is None else self._end(first.told_why())
         return self._hand_out(key)
 
     async def __anext__(self) -> T:
         key = await self._completions.get_async(self._deadline)
         if key is None:
-            raise self._end() or StopAsyncIteration
+            first = self._close()
+            raise StopAsyncIteration if first is None else self._end(await first.told_why_async())
         return self._hand_out(key)
 
     def _hand_out(self, key: int) -> T:
         self._progress.advance()
         return self._items.pop(key)
 
-    def _end(self) -> OperationTimeoutError | None:
+    def _close(self) -> OperationRef[Any] | None:
+        """It is over; the first that has not ended."""
         self._progress.close()
-        left = len(self._completions.refs)
-        if not left:
-            return None
-        return OperationTimeoutError(
-            f"{left} of {self._total} operations have not ended after {self._timeout:g} s and go on; "
-            "ask again later, or cancel() them"
-        )
+        return next(iter(self._completions.refs.values()), None)
+
+    def _end(self, status_reason: str | None) -> OperationTimeoutError:
+        assert self._timeout is not None
+        return not_all_ended(len(self._completions.refs), self._total, self._timeout, status_reason)
 
 
 class _Pending(list[T]):

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from aviato.bridge.loop import SLICE_SECONDS, loop_thread
 from aviato.bridge.loop import check_blocking as check_blocking
 from aviato.core.shared import ended
-from aviato.exceptions import AviatoError, OperationCancelledError, OperationTimeoutError
+from aviato.core.timeouts import not_ended
+from aviato.exceptions import AviatoError, OperationCancelledError
 from aviato.log import logger
 from aviato.values.handles import Handle
 from aviato.values.representation import cut
@@ -24,10 +25,14 @@ if TYPE_CHECKING:
 
     from aviato.bridge.stream import StreamReader
 
+    Why = Callable[[], Coroutine[Any, Any, str | None]]
+
 T = TypeVar("T")
 
 INTERRUPT_SECONDS = 5.0
 """How long a first Ctrl-C waits for the clean-up of the work that it cancels."""
+WHY_SECONDS = 2.0
+"""How long who waits no longer waits to be told why it was in vain."""
 
 
 class OperationRef(Handle, Generic[T]):
@@ -36,19 +41,22 @@ class OperationRef(Handle, Generic[T]):
     # Subclasses call _start() from their own __init__; before that, or without it, collection must find these.
     _name: str = "operation"
     _seen: bool = True
+    _why: Why | None = None
     _streams: tuple[StreamReader[Any], ...] = ()
     """What it writes: whoever waits for it cannot also go on reading."""
 
     @classmethod
-    def start(cls, coroutine: Coroutine[Any, Any, T], *, name: str, shared: bool = False) -> Self:
+    def start(cls, coroutine: Coroutine[Any, Any, T], *, name: str, shared: bool = False, why: Why | None = None) -> Self:
         """Start a coroutine on the loop thread.
 
         Args:
             coroutine: the work.
             name: for messages, such as `"read_file '/tmp/x'"`.
             shared: several callers wait for the same work, so a cancelled waiter leaves and the work goes on.
+            why: asked on the loop thread, for whoever waits no longer, what keeps its sandbox pending; in a second or so.
         """
         ref = cls.__new__(cls)
+        ref._why = why
         ref._start(coroutine, name=name, shared=shared)
         return ref
 
@@ -148,9 +156,37 @@ class OperationRef(Handle, Generic[T]):
         return self._shared
 
     def _timeout_error(self, timeout: float) -> Exception:
-        return OperationTimeoutError(
-            f"{self._title()} has not ended after {timeout:g} s and goes on; ask again later, or cancel() it"
-        )
+        return not_ended(self._title(), timeout, self.told_why())
+
+    def told_why(self) -> str | None:
+        """What keeps its sandbox pending, asked now; None: nothing does, or nobody says so in time. Blocking."""
+        asked = self._ask_why()
+        try:
+            return None if asked is None else asked.result(WHY_SECONDS)
+        except (TimeoutError, concurrent.futures.CancelledError):
+            return None
+
+    async def told_why_async(self) -> str | None:
+        """As `told_why`, on the caller's own loop."""
+        asked = self._ask_why()
+        if asked is None:
+            return None
+        waiter = asyncio.wrap_future(asked)
+        await asyncio.wait((waiter,), timeout=WHY_SECONDS)
+        return waiter.result() if waiter.done() and not waiter.cancelled() else None
+
+    def _ask_why(self) -> concurrent.futures.Future[str | None] | None:
+        asked = self._asked_why()
+        if asked is None:
+            return None
+        try:
+            return asyncio.run_coroutine_threadsafe(asked, self._thread.loop)
+        except RuntimeError:  # The interpreter is ending.
+            asked.close()
+            return None
+
+    def _asked_why(self) -> Coroutine[Any, Any, str | None] | None:
+        return None if self._why is None else self._why()
 
     def check_can_end(self) -> None:
         """Refuse to wait for what never ends here; called before a wait, and about once a second during it.

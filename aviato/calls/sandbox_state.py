@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from aviato.bridge.operation import OperationRef
+    from aviato.bridge.operation import OperationRef, Why
     from aviato.calls.sandbox_config import Connection, SandboxConfig
     from aviato.core.beginning import Beginning
     from aviato.core.client import Client
@@ -145,9 +145,18 @@ class SandboxState:
         return self._handle.info if self._handle is not None and self._handle.info is not None else self.info
 
     @property
-    def queue_position(self) -> int | None:
-        """Its place in its session's own queue, 1 is next."""
-        return None if self.slots is None else self.slots.position(self.sandbox_id)
+    def status_reason(self) -> str | None:
+        """Why it ended, or what it waits for, as far as was said."""
+        from aviato.calls.pending import status_reason
+
+        position = None if self.slots is None else self.slots.position(self.sandbox_id)
+        return status_reason(self.last_seen, position, self.waits_for)
+
+    async def why_pending(self) -> str | None:
+        """What it waits for, asked of the server now; None: nothing is said of that. On the loop thread."""
+        from aviato.calls.pending import why_pending
+
+        return None if self._handle is None else await why_pending(self._handle)
 
     @property
     def on_its_way(self) -> bool:
@@ -213,11 +222,11 @@ def hold_too(sandbox_id: str, sandbox: object) -> None:
         state.hold(sandbox)
 
 
-def begin(work: Coroutine[Any, Any, T], name: str, *, shared: bool = False) -> OperationRef[T]:
-    """Start an operation on the loop thread."""
+def begin(work: Coroutine[Any, Any, T], name: str, *, shared: bool = False, why: Why | None = None) -> OperationRef[T]:
+    """Start an operation on the loop thread; the arguments are those of `OperationRef.start`."""
     from aviato.bridge.operation import OperationRef
 
-    return OperationRef.start(work, name=name, shared=shared)
+    return OperationRef.start(work, name=name, shared=shared, why=why)
 
 
 def connect(connection: Connection, metrics: Metrics | None = None) -> tuple[Client, Lease]:

@@ -155,7 +155,12 @@ class StartingSandbox(KnownSandbox):
     @property
     def queued(self) -> bool:
         """Whether it waits in its session's own queue, so that the server does not know it yet."""
-        return self.slots is not None and self.slots.position(self.sandbox_id) is not None
+        return self.queue_position is not None
+
+    @property
+    def queue_position(self) -> int | None:
+        """Its place in its session's own queue, 1 is next."""
+        return None if self.slots is None else self.slots.position(self.sandbox_id)
 
     def withdraw(self) -> None:
         """Leave the session's queue for good: the server will never know it."""

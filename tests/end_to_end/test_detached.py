@@ -124,8 +124,9 @@ def test_it_lives_on_when_its_process_has_gone_at_once(box: Sandbox, script: Any
     lines = process.stdout.lines()
     assert [next(lines), next(lines)] == ["begun", "lived"]
     assert process.stdin is None
-    with pytest.raises(aviato.OperationTimeoutError):  # Its input is open still.
+    with pytest.raises(aviato.OperationTimeoutError) as caught:  # Its input is open still.
         process.result(0.3)
+    assert caught.value.status_reason is None and "pending" not in str(caught.value)
     assert process.cancel()
     with pytest.raises(aviato.OperationCancelledError):
         process.result()

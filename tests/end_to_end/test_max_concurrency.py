@@ -40,6 +40,7 @@ def test_further_ones_wait_in_order_and_say_where(served: Any) -> None:
         with pytest.raises(aviato.OperationTimeoutError) as caught:
             waiting.result(0.3)
         assert caught.value.is_infrastructure
+        assert caught.value.status_reason == "queued: place 1 in its session's queue"
         made[3].stop().result()
         assert (made[3].status, made[3].status_reason, made[3].get_status()) == ("terminated", "stopped", "terminated")
         with pytest.raises(aviato.SandboxNotRunningError):

@@ -140,6 +140,8 @@ def test_a_full_server_releases_what_nobody_can_use(make_server: Any, monkeypatc
         with pytest.raises(aviato.OperationTimeoutError) as caught:
             waiting.result(1)
         assert caught.value.is_infrastructure
+        assert caught.value.status_reason == "queued: place 1 in the server's queue"
+        assert "(pending: queued: place 1" in str(caught.value)
         assert all(sandbox.get_status() == "running" for sandbox in kept)
         del kept[0]
         gc.collect()
@@ -155,8 +157,9 @@ def test_a_copy_keeps_its_sandbox(make_server: Any, monkeypatch: pytest.MonkeyPa
         del sandbox
         gc.collect()
         waiting = session.sandbox()
-        with pytest.raises(aviato.OperationTimeoutError):
+        with pytest.raises(aviato.OperationTimeoutError, match="place 1 in the server's queue") as caught:
             waiting.wait(0.5)
+        assert pickle.loads(pickle.dumps(caught.value)).status_reason == waiting.status_reason
         assert other.exec(["echo", "x"]).result().stdout == "x\n"
         if copy == "found":
             del other

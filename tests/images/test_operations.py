@@ -383,6 +383,34 @@ def test_a_session_counts_what_its_sandboxes_wait_for(layout: str, tmp_path: Pat
         aviato.Sandbox.delete_snapshot(snapshot.snapshot_id).result(60)
 
 
+def test_who_waits_no_longer_is_told_that_the_image_is_on_its_way(layout: str) -> None:
+    """Whoever waits, and however: asked then, since nobody may have looked since the start."""
+
+    async def on_a_loop(reference: str) -> list[str | None]:
+        async with AsyncClient() as client:
+            box = await client.sandbox(container_image=reference)
+            with pytest.raises(aviato.OperationTimeoutError, match=r"goes on \(pending: pulling\)") as own:
+                await box.wait(0.1)
+            with pytest.raises(aviato.OperationTimeoutError) as several:
+                async for _ in aviato.as_completed([session.sandbox(container_image=reference)], timeout=0.1):
+                    raise AssertionError
+            return [own.value.status_reason, several.value.status_reason]
+
+    with SlowRegistry(layout) as registry, Session() as session:
+        box = session.sandbox(container_image=registry.reference)
+        with pytest.raises(aviato.OperationTimeoutError, match=r"goes on \(pending: pulling\)") as caught:
+            box.wait(0.1)
+        call = box.exec(["/program", "--version"])
+        with pytest.raises(aviato.OperationTimeoutError) as by_command:
+            call.result(0.1)
+        with pytest.raises(aviato.OperationTimeoutError, match="the first is pending: pulling") as several:
+            list(aviato.as_completed([box, call], timeout=0.1))
+        assert [one.value.status_reason for one in (caught, by_command, several)] == ["pulling"] * 3
+        assert asyncio.run(on_a_loop(registry.reference)) == ["pulling"] * 2
+        registry.free.set()
+        assert call.result(60).returncode == 0
+
+
 def test_of_those_who_prefetch_at_once_one_counts_the_pull(layout: str) -> None:
     with SlowRegistry(layout) as registry, Session() as first, Session() as second:
         asked = [one.prefetch([registry.reference]) for one in (first, first, second)]

@@ -105,6 +105,7 @@ NAMES: set[str] = {
     *_ERRORS,
     *_of("AviatoError", "reason", "retryable", "retry_delay_seconds", "is_infrastructure"),
     *_of("AviatoValidationError", "field_violations"),
+    "OperationTimeoutError.status_reason",
     *_of("SandboxCommandTimeoutError", "exec_result"),
     *_of("SandboxExecutionError", "exec_result", "exception_type", "exception_message"),
     *_of("SandboxFileError", "filepath"),
@@ -138,7 +139,7 @@ LATER: set[str] = {
 """What is not there yet: the work that brings a name takes it off this list."""
 
 PLUMBING: set[str] = {
-    *_of("OperationRef", "start", "add_done_callback", "check_can_end"),
+    *_of("OperationRef", "start", "add_done_callback", "check_can_end", "told_why", "told_why_async"),
     *_of("StreamReader", "collected", "detach_own", "feed", "finish", "offset", "reading", "ready", "skip"),
     *_of("StreamReader", "total_bytes"),
     *_of("StreamWriter", "mark_closed"),

@@ -20,12 +20,12 @@ def operation(place: Place) -> None:
         reading.result()
 
 
-@check("OperationRef.result(timeout=)", "OperationTimeoutError")
+@check("OperationRef.result(timeout=)", "OperationTimeoutError", "OperationTimeoutError.status_reason")
 def operation_timeout(place: Place) -> None:
     waiting = place.box().wait_until_complete()
-    with pytest.raises(aviato.OperationTimeoutError):
+    with pytest.raises(aviato.OperationTimeoutError) as caught:
         waiting.result(timeout=0.05)
-    assert not waiting.done()
+    assert caught.value.status_reason is None and not waiting.done()
 
 
 @check("OperationRef.cancel", "OperationCancelledError", "OperationRef.exception")
