@@ -1,4 +1,4 @@
-"""The images that the tests need on the nodes of a cluster, as files that `docker load` and its like take.
+"""The images that the tests need on the nodes of a cluster, as files that `ctr images import` takes.
 
 `python -m tests.kubernetes.pods.images DIRECTORY` writes them, and prints a line for each: the file, and the variable that
 names it to the tests. Where none can be made it says why, with 77.
@@ -10,6 +10,8 @@ import gzip
 import hashlib
 import io
 import json
+import os
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -21,18 +23,22 @@ from tests.images import debian
 INIT, PYTHON = "registry.local/aviato/init", "registry.local/aviato/test-python"
 OF_THE_GUIDES = "docker.io/library/python:3.11"
 """What their blocks ask for: on these nodes it is the same as `PYTHON`."""
+ARM64 = "AVIATO_TEST_ARM64_INIT"
+TOOL = Path(__file__).parents[3] / "deploy" / "docker" / "init_image.py"
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def init_root() -> bytes:
-    """A tar of a root with aviato-init alone."""
-    written = io.BytesIO()
-    with tarfile.open(fileobj=written, mode="w") as tar:
-        entry = tarfile.TarInfo("usr/local/bin/aviato-init")
-        content = Path(binary.found()).read_bytes()
-        entry.size, entry.mode = len(content), 0o755
-        tar.addfile(entry, io.BytesIO(content))
-    return written.getvalue()
+def write_init(path: Path) -> str:
+    """Write the image with aviato-init alone, as it is deployed; for arm64, too, where a variable names the program.
+
+    Returns:
+        Its whole name; the tag says what is in it.
+    """
+    program = binary.found()
+    whole = f"{INIT}:{hashlib.sha256(Path(program).read_bytes()).hexdigest()[:12]}"
+    others = [os.environ[ARM64]] if os.environ.get(ARM64) else []
+    subprocess.run([sys.executable, TOOL, path, whole, program, *others], check=True)
+    return whole
 
 
 def write(path: Path, name: str, root: bytes, *others: str) -> str:
@@ -76,6 +82,6 @@ if __name__ == "__main__":
     except debian.NoImageError as error:
         print(error)
         sys.exit(debian.CANNOT)
-    print(folder / "init.tar", f"AVIATO_TEST_KUBERNETES_INIT_IMAGE={write(folder / 'init.tar', INIT, init_root())}")
+    print(folder / "init.tar", f"AVIATO_TEST_KUBERNETES_INIT_IMAGE={write_init(folder / 'init.tar')}")
     whole = write(folder / "python.tar", PYTHON, python_root, OF_THE_GUIDES)
     print(folder / "python.tar", f"AVIATO_TEST_KUBERNETES_IMAGE={whole}")
