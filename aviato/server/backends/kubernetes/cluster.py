@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import socket
 import time
 from contextlib import suppress
@@ -40,6 +41,8 @@ FORBIDDEN, NOT_FOUND, CONFLICT, GONE, TOO_MANY = 403, 404, 409, 410, 429
 PORT_FORWARD = "v4.channel.k8s.io"
 """The subprotocol: messages begin with a byte, twice the place of the port in the request, one more for its errors."""
 PIECE_BYTES = 256 << 10
+_NO_RIGHT = re.compile(r"\bcannot \w+ (resource|path)\b")
+"""In what a cluster says to who lacks a right, by RBAC and by other authorizers alike."""
 WATCH_SECONDS = 240
 
 
@@ -65,6 +68,23 @@ class ClusterError(Exception):
         """Whether nobody answers."""
         return self.status == UNREACHABLE
 
+    @property
+    def is_admission(self) -> bool:
+        """Whether the user may make such objects, and this one is refused for what it is."""
+        if "admission webhook" in self.message:
+            return True
+        return self.status == FORBIDDEN and "is forbidden:" in self.message and _NO_RIGHT.search(self.message) is None
+
+    def admission_remedy(self, namespace: str = "NAMESPACE") -> str:
+        """What to do about that.
+
+        Args:
+            namespace: of the object.
+        """
+        if "RuntimeClass" in self.message:
+            return "name one of those that kubectl get runtimeclass lists, by --kubernetes-runtime-class"
+        return f"see kubectl describe namespace {namespace}: its Pod Security level, limits and quota"
+
     def as_error(self, what: str, sandbox_id: str | None = None) -> AviatoError:
         """The error for callers: the cluster is part of the machine, so no sandbox's code is to blame."""
         text = f"{what}: {self.message}"
@@ -74,6 +94,9 @@ class ClusterError(Exception):
             )
         if self.is_unreachable:
             return SandboxUnavailableError(text, sandbox_id=sandbox_id, reason="cluster_unreachable")
+        if self.is_admission:
+            text += f"; {self.admission_remedy()}"
+            return SandboxUnavailableError(text, sandbox_id=sandbox_id, reason="not_admitted", retryable=False)
         if self.status in (401, FORBIDDEN):
             overlay = "agent-sandbox" if "agents.x-k8s.io" in self.message else "pods"
             text += f"; the server's service account needs the rights of deploy/kubernetes/overlays/{overlay}/role.yaml"

@@ -165,7 +165,7 @@ async def _takes_pods(cluster: Cluster, options: ClusterOptions) -> Check:
     try:
         await cluster.ask("POST", cluster.path("pods"), body, query={"dryRun": "All"})
     except ClusterError as error:
-        remedy = f"see kubectl describe namespace {cluster.namespace}: its Pod Security level and its quota"
+        remedy = error.admission_remedy(cluster.namespace)
         return Check(name="pods", ok=False, detail=f"the namespace takes no such pod: {error.message}", remedy=remedy)
     level = "restricted Pod Security" if options.security == "restricted" else "root inside"
     return Check(name="pods", ok=True, detail=f"taken by the namespace, with {level}")

@@ -1,0 +1,63 @@
+"""Images of a registry that wants a password, which nodes have from a Secret of the pods."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aviato
+from tests.images.real_registry import real_registry
+from tests.kubernetes.pods.conftest import Namespace
+from tests.kubernetes.pods.images import write_init
+
+RUN = ["/usr/local/bin/aviato-init", "--version"]
+"""In an image with nothing else."""
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Iterator[str]:
+    """An image of a registry on the loopback of these tests: what is there is asked without TLS, if a node is there, too."""
+    with real_registry(tmp_path, password=True) as host:
+        whole = f"{host}/private/{uuid.uuid4().hex[:8]}:1"
+        write_init(tmp_path / "init.tar")
+        command = ["skopeo", "copy", "--all", "--dest-creds=user:secret", "--dest-tls-verify=false"]
+        subprocess.run([*command, f"oci-archive:{tmp_path}/init.tar", f"docker://{whole}"], check=True, capture_output=True)
+        yield whole
+
+
+def secret(namespace: Namespace, image: str, password: str) -> str:
+    """The name of a Secret with credentials of the image's registry."""
+    name = f"registry-{uuid.uuid4().hex[:8]}"
+    words = (f"--docker-server={image.partition('/')[0]}", "--docker-username=user", f"--docker-password={password}")
+    namespace.kubectl("create", "secret", "docker-registry", name, *words)
+    return name
+
+
+@pytest.mark.timeout(150)
+def test_a_secret_opens_a_registry(make_kubernetes: Callable[..., Any], namespace: Namespace, image: str) -> None:
+    """Without it, and with one that does not open it, the image cannot be had, and what to do about that is not the same."""
+    node = namespace.nodes()[0]
+    names = {password: secret(namespace, image, password) for password in ("secret", "wrong")}
+    try:
+        for password, advice in ((None, "names no Secret that opens it"), ("wrong", "does not open it")):
+            make_kubernetes(kubernetes_pull_secret=() if password is None else (names[password],))
+            with aviato.Session() as session:
+                with pytest.raises(aviato.SandboxImageError, match=image) as caught:
+                    session.sandbox(container_image=image, tower_ids=[node]).wait()
+                if "refused" in str(caught.value) or "no such host" in str(caught.value):
+                    pytest.skip(f"the node {node} does not reach a registry of this machine's loopback")
+                assert advice in str(caught.value) and caught.value.is_infrastructure
+                assert caught.value.reason == "image_pull_failed" and not caught.value.retryable
+        make_kubernetes(kubernetes_pull_secret=(names["wrong"], names["secret"]))
+        with aviato.Session() as session:
+            sandbox = session.sandbox(container_image=image, tower_ids=[node])
+            assert sandbox.exec(RUN).result().stdout.startswith("aviato-init ")
+            spec = namespace.pod(str(sandbox.sandbox_id))["spec"]
+            assert spec["imagePullSecrets"] == [{"name": names["wrong"]}, {"name": names["secret"]}]
+    finally:
+        namespace.kubectl("delete", "secret", *names.values())
