@@ -122,8 +122,7 @@ def make_pool(namespace: Agents) -> Iterator[Callable[..., str]]:
         for kind in ("sandboxwarmpools", "sandboxtemplates"):
             namespace.kubectl("delete", f"{kind}.extensions.agents.x-k8s.io", name, "--wait=false", check=False)
     namespace.controller.look()
-    # The cluster would do so, too, up to half a minute later.
-    ready = [one["metadata"] for one in namespace.sandboxes() if one["metadata"]["name"].startswith(tuple(made))]
+    # The cluster would do so, too, up to half a minute later; so with pods whose Sandbox has gone before.
     for kind in ("sandboxes.agents.x-k8s.io", "pods"):
-        names = [one["name"] for one in ready]
+        names = [one["metadata"]["name"] for one in namespace.all(kind) if one["metadata"]["name"].startswith(tuple(made))]
         namespace.kubectl("delete", kind, "--wait=false", "--ignore-not-found", *names) if names else None

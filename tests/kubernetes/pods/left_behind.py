@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from aviato.server.backends.base import SandboxSpec
-from aviato.server.backends.kubernetes import backend as module
+from aviato.server.backends.kubernetes import backend as backend_module
+from aviato.server.backends.kubernetes import left_behind
 from aviato.server.backends.kubernetes.backend import KubernetesBackend
 from aviato.server.backends.kubernetes.options import ClusterOptions
 from aviato.wire.ids import new_place_id
@@ -44,8 +45,8 @@ async def opened(namespace: Namespace, claim: str, **options: Any) -> AsyncItera
 @asynccontextmanager
 async def looking(namespace: Namespace, claim: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> AsyncIterator[None]:
     """A server that has waited long enough for others after seconds."""
-    monkeypatch.setattr(module, "SWEEP_SECONDS", SWEEP_SECONDS)
-    monkeypatch.setattr(module, "ABANDONED_SECONDS", ABANDONED_SECONDS)
+    monkeypatch.setattr(left_behind, "SWEEP_SECONDS", SWEEP_SECONDS)
+    monkeypatch.setattr(left_behind, "ABANDONED_SECONDS", ABANDONED_SECONDS)
     async with opened(namespace, claim, start_seconds=START_SECONDS, **options):
         yield
 
@@ -64,7 +65,7 @@ async def die_unproved(
 
     async with opened(namespace, claim, **options) as server:
         with monkeypatch.context() as patched:
-            patched.setattr(module, "reach", nobody)
+            patched.setattr(backend_module, "reach", nobody)
             spec = SandboxSpec(sandbox_id=new_place_id(), image=server.resolve_image(None))
             making = asyncio.create_task(server.create(spec))
             selector = f"aviato.dev/place={spec.sandbox_id}"

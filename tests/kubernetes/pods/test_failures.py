@@ -177,11 +177,14 @@ def test_two_servers_have_each_other_s_sandboxes(
 def test_what_a_dead_server_has_left_waiting_is_taken_away(
     make_kubernetes: Callable[..., Any], namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pod that no node has room for, and whose server is gone, would wait for as long as the cluster is there."""
+    """A pod that no node has room for, and a Secret whose pod was not made yet, would be there as long as the cluster."""
     server = make_kubernetes(kubernetes_claim="left")
     sandbox = aviato.Sandbox.run(detached=True, resources=aviato.ResourceOptions(requests={"cpu": "1000"}))
     wait_until(lambda: namespace.all("pods", f"aviato.dev/sandbox={sandbox.sandbox_id}"))
     server.stop(signal.SIGKILL)
+    names = {"aviato.dev/claim": "left", "aviato.dev/place": "pl-nothing-else", "aviato.dev/server": "gone"}
+    alone = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "aviato-pl-nothing-else", "labels": names}}
+    namespace.kubectl("create", "-f", "-", given=json.dumps(alone))
 
     async def look() -> None:
         async with looking(namespace, "left", monkeypatch):

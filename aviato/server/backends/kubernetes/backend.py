@@ -20,13 +20,14 @@ from aviato.server.backends.base import Backend, Capability, SandboxSpec
 from aviato.server.backends.kubernetes import objects, plan, probe
 from aviato.server.backends.kubernetes.cluster import NOT_FOUND, Cluster, ClusterError, NoCluster, NoLibrary
 from aviato.server.backends.kubernetes.images import PodImages, pull_failed
-from aviato.server.backends.kubernetes.labels import CLAIM, PLACE, SERVER
+from aviato.server.backends.kubernetes.labels import SERVER
+from aviato.server.backends.kubernetes.left_behind import LeftBehind, places_with_secrets
 from aviato.server.backends.kubernetes.limits import NOT_COUNTED, pod_limits
 from aviato.server.backends.kubernetes.options import ClusterOptions
 from aviato.server.backends.kubernetes.pod_maker import PodMaker
 from aviato.server.backends.kubernetes.pod_state import last_warning
 from aviato.server.backends.kubernetes.pods import Pods
-from aviato.server.backends.kubernetes.reach import NotReached, begin, has_begun, reach
+from aviato.server.backends.kubernetes.reach import NotReached, begin, reach
 from aviato.server.backends.kubernetes.sandbox_maker import SandboxMaker
 from aviato.server.backends.kubernetes.start_errors import did_not_start
 from aviato.server.backends.landlock import rules
@@ -56,9 +57,6 @@ LOST_SECONDS, AGAIN_SECONDS = 300.0, 0.5
 LAST_WORDS_SECONDS = 1.0
 END_SECONDS = 5.0
 """More than a kubelet takes to say that a container has ended."""
-SWEEP_SECONDS = 30.0
-ABANDONED_SECONDS = 300.0
-"""So long a pod that has ended is kept for its server, or for another one that is asked for it."""
 UNKEPT = (
     "network: what keeps sandboxes from it is a NetworkPolicy, which holds where the cluster's network enforces those",
     "disk: the node's kubelet looks now and then, and ends the sandbox that has more than its limit",
@@ -133,7 +131,8 @@ class KubernetesBackend(Backend):
         except ClusterError as error:
             await self.close()
             raise error.as_error("the backend cannot begin") from error
-        self._sweeper = asyncio.create_task(self._sweep(), name="pods of servers that are gone")
+        left = LeftBehind(cluster, self._pods, self._pod_maker, self._options, self._server, self._remove)
+        self._sweeper = asyncio.create_task(left.run(), name="pods of servers that are gone")
 
     def _named(self) -> str:
         """The same after a restart on the same state."""
@@ -142,42 +141,6 @@ class KubernetesBackend(Backend):
         if not path.exists():
             path.write_text(uuid.uuid4().hex)
         return path.read_text().strip()
-
-    async def _sweep(self) -> None:
-        """Take away what servers have left that do not come back: they would have gone on with it, or ended it, by now."""
-        seen: dict[tuple[str, str], float] = {}
-        begun: set[str] = set()
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            now, pods, maker = time.monotonic(), self._live_pods(), self._maker()
-            of_pools = set(maker.waits_without_end())
-            begun &= of_pools
-            found = {(one, "ended") for one in pods.of_others("ended")}
-            found |= {(one, "waits") for one in (*pods.of_others("waits"), *maker.without_pod(self._server))}
-            found |= {(one, "runs") for one in of_pools - begun}
-            seen = {one: seen.get(one, now) for one in found}
-            for (place_id, how), since in seen.items():
-                if now - since <= ABANDONED_SECONDS + (0 if how == "ended" else self._options.start_seconds):
-                    continue
-                if how == "runs" and (said := await self._has_begun(place_id)) is not False:
-                    begun |= {place_id} if said else set()
-                    continue
-                try:
-                    await self._remove(place_id)
-                except ClusterError as error:
-                    log.warning("the pod of %s cannot be removed: %s", place_id, error.message)
-
-    async def _has_begun(self, place_id: str) -> bool | None:
-        """Whether a pod of a pool that another server has labelled was told what it is; None: that is not known now."""
-        state = self._live_pods().of(place_id)
-        if state is None:
-            return None
-        try:
-            key = await self._maker().key(place_id)
-            return await has_begun(self._live_cluster(), state, self._options.reach, key)
-        except (NotReached, AviatoError) as error:
-            log.debug("whether sandbox %s has begun is not known: %s", place_id, error)
-            return None
 
     async def close(self) -> None:
         """See `Backend`."""
@@ -523,14 +486,12 @@ class KubernetesBackend(Backend):
 
     async def place_ids(self) -> list[str]:
         """See `Backend`."""
-        cluster = self._live_cluster()
-        path, claim, pods = cluster.path("secrets"), self._options.claim, self._live_pods()
+        pods = self._live_pods()
         try:
-            kept, _ = await cluster.all(path, f"{CLAIM}={claim},{PLACE},{SERVER}={self._server}")
+            left = await places_with_secrets(self._live_cluster(), self._options.claim, f"{SERVER}={self._server}")
         except ClusterError as error:
             raise error.as_error("the sandboxes' objects cannot be listed") from error
         own = {one for one in pods.ids() if pods.server(one) == self._server}
-        left = {one["metadata"]["labels"][PLACE] for one in kept}
         return sorted(own | {one for one in left if not self.is_taken(one)})
 
     # -- several servers ------------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ FORBIDDEN, NOT_FOUND, CONFLICT, GONE, TOO_MANY = 403, 404, 409, 410, 429
 PORT_FORWARD = "v4.channel.k8s.io"
 """The subprotocol: messages begin with a byte, twice the place of the port in the request, one more for its errors."""
 PIECE_BYTES = 256 << 10
+NAMES_ALONE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _NO_RIGHT = re.compile(r"\bcannot \w+ (resource|path)\b")
 """In what a cluster says to who lacks a right, by RBAC and by other authorizers alike."""
 WATCH_SECONDS = 240
@@ -191,6 +192,7 @@ class Cluster:
         query: Mapping[str, str] | None = None,
         patch: bool = False,
         makes: str | None = None,
+        accept: str | None = None,
     ) -> Object:
         """One request and its answer. One that the API server has not taken is repeated for a while.
 
@@ -200,6 +202,7 @@ class Cluster:
             body: as JSON.
             query: of the address.
             patch: the body is a merge patch.
+            accept: the form of the answer; None: as the object is.
             makes: the path of the one object that it makes: it may be repeated once taken, and what is there is the answer.
 
         Raises:
@@ -210,7 +213,7 @@ class Cluster:
             try:
                 async with self._places:
                     await self._turn()
-                    return await self._asked(method, path, body, query, "merge-patch+json" if patch else "json")
+                    return await self._asked(method, path, body, query, "merge-patch+json" if patch else "json", accept)
             except ClusterError as error:
                 taken = method == "POST" and error.status in (UNREACHABLE, 500, 504)  # It may have been.
                 if makes is not None and error.status == CONFLICT and error.reason == "AlreadyExists":
@@ -260,8 +263,13 @@ class Cluster:
             if error.status != NOT_FOUND:
                 raise
 
-    async def all(self, path: str, selector: str) -> tuple[list[Object], str]:
+    async def all(self, path: str, selector: str, *, names_alone: bool = False) -> tuple[list[Object], str]:
         """All objects with these labels, and the version of the list.
+
+        Args:
+            path: see `path`.
+            selector: of their labels.
+            names_alone: nothing but their `metadata`: what is in them may be large.
 
         Raises:
             ClusterError: see `ask`.
@@ -269,7 +277,7 @@ class Cluster:
         found: list[Object] = []
         query = {"labelSelector": selector, "limit": "500"}
         while True:
-            page = await self.ask("GET", path, query=query)
+            page = await self.ask("GET", path, query=query, accept=NAMES_ALONE if names_alone else None)
             found += page["items"]
             if not (more := page["metadata"].get("continue")):
                 return found, str(page["metadata"]["resourceVersion"])
@@ -347,9 +355,18 @@ class Cluster:
         return headers, pairs
 
     async def _open(
-        self, method: str, path: str, body: Object | None, query: Mapping[str, str] | None, kind: str, timeout: Any
+        self,
+        method: str,
+        path: str,
+        body: Object | None,
+        query: Mapping[str, str] | None,
+        kind: str,
+        timeout: Any,
+        accept: str | None = None,
     ) -> Any:
         headers, pairs = await self._allowed(query)
+        if accept is not None:
+            headers["Accept"] = accept
         data = None
         if body is not None:
             headers["Content-Type"] = f"application/{kind}"
@@ -362,11 +379,14 @@ class Cluster:
                 raise _error_of(answer.status, await _body(answer), answer.headers.get("Retry-After"))
         return answer
 
-    async def _asked(self, method: str, path: str, body: Object | None, query: Mapping[str, str] | None, kind: str) -> Object:
+    async def _asked(
+        self, method: str, path: str, body: Object | None, query: Mapping[str, str] | None, kind: str, accept: str | None
+    ) -> Object:
         import aiohttp
 
         try:
-            async with await self._open(method, path, body, query, kind, aiohttp.ClientTimeout(total=SECONDS)) as answer:
+            timeout = aiohttp.ClientTimeout(total=SECONDS)
+            async with await self._open(method, path, body, query, kind, timeout, accept) as answer:
                 found: Object = json.loads(await answer.read())
                 return found
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
