@@ -42,7 +42,8 @@ SHM = "shm"
 USUAL_CPU, USUAL_MEMORY_BYTES = 0.1, 64 << 20
 """Kept free for who says nothing."""
 KEY_VOLUME_BYTES = 64 << 10
-_COUNTED = "nvidia.com/gpu"
+GPU = "nvidia.com/gpu"
+"""A resource of nodes, and the taint of those that have it."""
 
 
 def name_of(sandbox_id: str) -> str:
@@ -199,16 +200,7 @@ def _pod_spec(spec: SandboxSpec, image: str, held: Mapping[str, Limit], options:
     body: Object = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
-        # Of a node that is gone a sandbox has nothing to wait for: its files and processes are gone with it.
-        "tolerations": [
-            {
-                "key": f"node.kubernetes.io/{what}",
-                "operator": "Exists",
-                "effect": "NoExecute",
-                "tolerationSeconds": NODE_SECONDS,
-            }
-            for what in ("unreachable", "not-ready")
-        ],
+        "tolerations": _tolerations(spec),
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 1,
         "securityContext": pod_security(options),
@@ -252,6 +244,20 @@ def _pod_spec(spec: SandboxSpec, image: str, held: Mapping[str, Limit], options:
     if options.pull_secrets:
         body["imagePullSecrets"] = [{"name": one} for one in options.pull_secrets]
     return body
+
+
+def _tolerations(spec: SandboxSpec) -> list[Object]:
+    """Of a node that is gone a sandbox has nothing to wait for: its files and processes are gone with it."""
+    gone = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": NODE_SECONDS}
+    found: list[Object] = [{"key": f"node.kubernetes.io/{what}", **gone} for what in ("unreachable", "not-ready")]
+    if _gpus(spec):
+        # Nodes with GPUs are commonly kept free of all that needs none, by a taint of the resource's name.
+        found.append({"key": GPU, "operator": "Exists", "effect": "NoSchedule"})
+    return found
+
+
+def _gpus(spec: SandboxSpec) -> int:
+    return int(spec.limits.get("gpu", spec.requests.get("gpu", 0)))
 
 
 def pod_security(options: ClusterOptions) -> Object:
@@ -301,9 +307,8 @@ def resources(spec: SandboxSpec, held: Mapping[str, Limit]) -> Object:
     }
     if "disk" in spec.requests:
         requests["ephemeral-storage"] = str(int(spec.requests["disk"]))
-    gpu = spec.limits.get("gpu", spec.requests.get("gpu"))
-    if gpu:
-        limits[_COUNTED] = str(int(gpu))
+    if gpus := _gpus(spec):
+        limits[GPU] = str(gpus)
     return {"limits": limits, "requests": requests}
 
 
