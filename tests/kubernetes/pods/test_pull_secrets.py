@@ -14,6 +14,7 @@ import aviato
 from tests.images.real_registry import real_registry
 from tests.kubernetes.pods.conftest import Namespace
 from tests.kubernetes.pods.images import write_init
+from tests.kubernetes.pods.test_failures import doctor
 
 RUN = ["/usr/local/bin/aviato-init", "--version"]
 """In an image with nothing else."""
@@ -36,6 +37,23 @@ def secret(namespace: Namespace, image: str, password: str) -> str:
     words = (f"--docker-server={image.partition('/')[0]}", "--docker-username=user", f"--docker-password={password}")
     namespace.kubectl("create", "secret", "docker-registry", name, *words)
     return name
+
+
+def test_doctor_says_what_nodes_do_not_read(namespace: Namespace) -> None:
+    """Kubernetes goes on without a word where the Secret is not there, or is another one."""
+    kept = {"good": secret(namespace, "registry.example.org/x", "secret"), "none": "registry-none", "other": "registry-other"}
+    namespace.kubectl("create", "secret", "generic", kept["other"], "--from-literal=password=x")
+    try:
+        variables = {
+            "AVIATO_KUBERNETES_INIT_IMAGE": namespace.init_image,
+            "AVIATO_KUBERNETES_PULL_SECRET": ",".join(kept.values()),
+        }
+        said = doctor(namespace, **variables)
+        assert f"{kept['good']} has credentials of a registry" in said, said
+        assert "there is no Secret registry-none" in said and "registry-other is of type Opaque" in said, said
+        assert "kubectl create secret docker-registry registry-none" in said
+    finally:
+        namespace.kubectl("delete", "secret", kept["good"], kept["other"])
 
 
 @pytest.mark.timeout(150)

@@ -34,6 +34,7 @@ ROLES = {
     "agent-sandbox": "kubectl apply -k deploy/kubernetes/overlays/agent-sandbox",
 }
 """What gives them, by what a server asks for."""
+REGISTRY_SECRETS = ("kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg")
 INSTALL = "install agent-sandbox (kubernetes-sigs) in a release that serves v1beta1, with its extensions"
 
 
@@ -78,6 +79,7 @@ async def look(cluster: Cluster, options: ClusterOptions) -> list[Check]:
         detail = f"in namespace {cluster.namespace} the server may not {', '.join(missing)}"
         return [*checks, Check(name="rights", ok=False, detail=detail, remedy=f"{role} -n {cluster.namespace}")]
     checks.append(Check(name="rights", ok=True, detail="pods, secrets and policies of the namespace"))
+    checks += [await _pull_secret(cluster, name) for name in options.pull_secrets]
     if options.warm_pool is not None:
         checks.append(await _warm_pool(cluster, options, options.warm_pool))
     if options.init_image is None:
@@ -112,6 +114,23 @@ async def _agent_sandbox(cluster: Cluster, options: ClusterOptions) -> Check:
             detail = f"the cluster does not have {', '.join(sorted(kinds - served))} of {group.removeprefix('apis/')}"
             return Check(name="agent-sandbox", ok=False, detail=detail, remedy=INSTALL)
     return Check(name="agent-sandbox", ok=True, detail=f"served in {agent_sandbox.VERSION}")
+
+
+async def _pull_secret(cluster: Cluster, name: str) -> Check:
+    """Whether nodes are given credentials. Kubernetes goes on without, and says so of no pod; images may need none."""
+    detail, ok = f"{name} has credentials of a registry", True
+    try:
+        kept = await cluster.find(cluster.path("secrets", name))
+    except ClusterError as error:
+        detail, ok = error.message, False
+    else:
+        if kept is None:
+            detail, ok = f"there is no Secret {name} in namespace {cluster.namespace}", False
+        elif kept.get("type") not in REGISTRY_SECRETS:
+            detail, ok = f"Secret {name} is of type {kept.get('type')}, which nodes do not read", False
+    words = f"--docker-server=HOST --docker-username=USER --docker-password=PASSWORD -n {cluster.namespace}"
+    remedy = None if ok else f"kubectl create secret docker-registry {shlex.quote(name)} {words}"
+    return Check(name="pull secret", ok=ok, detail=detail, remedy=remedy, required=False)
 
 
 async def _warm_pool(cluster: Cluster, options: ClusterOptions, name: str) -> Check:
