@@ -26,7 +26,7 @@ const TOGETHER_SECONDS: f64 = 0.1;
 pub enum Source {
     /// Output of a command, by its number.
     Command(u64),
-    /// What a request reads, by its channel.
+    /// What a request reads, of a file or a port, by its channel.
     Transfer(u16),
 }
 

@@ -34,6 +34,8 @@ pub enum Token {
     Asked,
     /// A connection that has not proved the key, by its number.
     Newcomer(u64),
+    /// A connection to a port inside, by a number that ends with its channel.
+    Relayed(u64),
 }
 
 impl Token {
@@ -52,6 +54,7 @@ impl Token {
             Token::Subreaper(number) => (11, number, 0),
             Token::Asked => (12, 0, 0),
             Token::Newcomer(number) => (13, number, 0),
+            Token::Relayed(number) => (14, number, 0),
         };
         kind << 60 | u64::from(stream) << 56 | number
     }
@@ -71,6 +74,7 @@ impl Token {
             10 => Token::Dial(number),
             11 => Token::Subreaper(number),
             13 => Token::Newcomer(number),
+            14 => Token::Relayed(number),
             _ => Token::Asked,
         }
     }
@@ -102,6 +106,8 @@ pub enum Call {
     PortsAcceptAgain,
     PortsFlush,
     DialLate(u64),
+    /// Of a connection to a port, by its channel.
+    RelayedLate(u16),
     CountDisk,
     WaitedLong,
     GiveMemoryBack,
@@ -294,6 +300,7 @@ mod tests {
             Token::Input(1 << 40),
             Token::Drain(9),
             Token::Newcomer(1 << 50),
+            Token::Relayed(1 << 55 | 7),
         ] {
             assert_eq!(Token::decode(token.encode()), token);
         }

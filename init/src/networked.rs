@@ -44,7 +44,8 @@ pub fn serve(port: &str) -> Result<(), String> {
         .and_then(|path| std::fs::OpenOptions::new().append(true).open(path).map_err(|_| ()).ok());
     let around = surroundings();
     crate::reserve_standard_streams().map_err(failed)?;
-    let listener = newcomers::listen(port.parse().map_err(|_| format!("{port} is no port"))?).map_err(failed)?;
+    let own_port = port.parse().map_err(|_| format!("{port} is no port"))?;
+    let listener = newcomers::listen(own_port).map_err(failed)?;
     sys::never_block(&listener).map_err(failed)?;
     let note = sys::make_memory_file().map_err(failed)?; // Nobody reads it: its exit status says how it ended.
     let (connection, request) = first(&listener, &key, is_pooled);
@@ -78,7 +79,7 @@ pub fn serve(port: &str) -> Result<(), String> {
         groups,
         born_filter: Vec::new(),
         descent,
-        newcomers: Some(Newcomers::new(key)),
+        newcomers: Some(Newcomers::new(own_port, key)),
         around: Some(around),
     };
     sys::ignore_interrupts();

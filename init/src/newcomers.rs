@@ -104,6 +104,8 @@ impl Newcomer {
 
 /// All that have not proved the key yet, while a sandbox runs.
 pub struct Newcomers {
+    /// At which they come.
+    pub port: u16,
     key: Vec<u8>,
     /// With what ends their time: kept for all who went before, those would be memory that anybody can have this process use.
     waiting: BTreeMap<u64, (Newcomer, Timer)>,
@@ -111,8 +113,8 @@ pub struct Newcomers {
 }
 
 impl Newcomers {
-    pub fn new(key: Vec<u8>) -> Newcomers {
-        Newcomers { key, waiting: BTreeMap::new(), count: 0 }
+    pub fn new(port: u16, key: Vec<u8>) -> Newcomers {
+        Newcomers { port, key, waiting: BTreeMap::new(), count: 0 }
     }
 
     /// Begins to hear one.

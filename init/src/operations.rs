@@ -34,6 +34,7 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: b"rest", is_use: false, run: Supervisor::rest },
     Operation { name: b"remember", is_use: true, run: Supervisor::remember },
     Operation { name: b"write_tree", is_use: true, run: Supervisor::begin_write_tree },
+    Operation { name: b"dial", is_use: true, run: Supervisor::dial },
 ];
 
 /// Of a name that there is not, in the refusal.

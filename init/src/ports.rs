@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
+use crate::dial::{self, Dial, Dialled};
 use crate::errors::Fields;
 use crate::event_loop::{Call, EventLoop, Timer, Token};
 use crate::json::{self, object, Value};
@@ -15,13 +16,10 @@ use crate::sys;
 
 const BACKLOG: i32 = 16;
 const LISTEN_BACKLOG: i32 = 128;
-/// For a program that listens and never accepts: its queue is full, and the kernel drops what comes.
-const DIAL_SECONDS: f64 = 10.0;
 const MOST_DIALS: usize = 1024;
 const MOST_MESSAGE_BYTES: usize = 4096;
 const RETRY_SECONDS: f64 = 0.05;
 const ACCEPT_RETRY_SECONDS: f64 = 1.0;
-const ECONNREFUSED: i32 = 111;
 const ETOOMANYREFS: i32 = 109;
 
 /// What is sent beside an answer.
@@ -33,14 +31,10 @@ enum Sent {
     Ours(Vec<RawFd>),
 }
 
-/// One connection on its way: first to 127.0.0.1, then to ::1.
-struct Dial {
+/// A connection on its way for a request.
+struct Asked {
     request: i64,
-    port: u16,
-    /// Which address is next.
-    next: usize,
-    socket: Option<OwnedFd>,
-    error: i32,
+    dial: Dial,
     timer: Timer,
 }
 
@@ -55,7 +49,7 @@ pub struct Ports {
     socket: Option<OwnedFd>,
     kept: Vec<(Value, OwnedFd)>,
     listening: HashMap<u16, OwnedFd>,
-    dials: HashMap<u64, Dial>,
+    dials: HashMap<u64, Asked>,
     count: u64,
     answers: VecDeque<(Vec<u8>, Sent)>,
     waiting: bool,
@@ -102,11 +96,9 @@ impl Ports {
         if let Some(socket) = self.socket.take() {
             looper.forget(socket.as_raw_fd());
         }
-        for (_, dial) in self.dials.drain() {
-            looper.cancel(dial.timer);
-            if let Some(socket) = dial.socket {
-                looper.forget(socket.as_raw_fd());
-            }
+        for (_, mut asked) in self.dials.drain() {
+            looper.cancel(asked.timer);
+            asked.dial.give_up(looper);
         }
         self.answers.clear();
         self.waiting = false;
@@ -176,10 +168,11 @@ impl Ports {
             b"dial" => {
                 let port = u16::try_from(fields.int("port").ok()?).ok()?;
                 self.count += 1;
-                let timer = looper.after(DIAL_SECONDS, Call::DialLate(self.count));
-                let dial = Dial { request: number, port, next: 0, socket: None, error: 0, timer };
-                self.dials.insert(self.count, dial);
-                self.dial_on(self.count, looper);
+                let timer = looper.after(dial::SECONDS, Call::DialLate(self.count));
+                let mut asked = Asked { request: number, dial: Dial::new(port), timer };
+                let dialled = asked.dial.go_on(Token::Dial(self.count), looper);
+                self.dials.insert(self.count, asked);
+                self.dialled(self.count, dialled, looper);
             }
             _ => return None,
         }
@@ -204,69 +197,30 @@ impl Ports {
 
     // -- connections on their way -----------------------------------------------------------------------------------------
 
-    /// Tries the next address.
-    fn dial_on(&mut self, id: u64, looper: &mut EventLoop) {
-        while let Some(dial) = self.dials.get_mut(&id) {
-            if dial.next > 1 {
-                return self.dialled(id, None, looper);
-            }
-            let by_version_6 = dial.next == 1;
-            dial.next += 1;
-            match sys::connect_to_loopback(dial.port, by_version_6) {
-                Ok(socket) => {
-                    looper.watch(socket.as_raw_fd(), sys::EPOLLOUT, Token::Dial(id));
-                    dial.socket = Some(socket);
-                    return;
-                }
-                Err(error) if dial.error == 0 => dial.error = sys::number_of(&error),
-                Err(_) => {}
-            }
-        }
-    }
-
-    /// A connection came about, or did not.
     pub fn dial_happened(&mut self, id: u64, looper: &mut EventLoop) {
-        let dial = match self.dials.get_mut(&id) {
-            Some(dial) => dial,
-            None => return,
-        };
-        if let Some(socket) = dial.socket.take() {
-            looper.forget(socket.as_raw_fd());
-            let error = sys::socket_error(&socket);
-            // Where nobody listens, the kernel may give a connection the very port that it goes to.
-            if error == 0 && !sys::has_met_itself(&socket) {
-                return self.dialled(id, Some(socket), looper);
-            }
-            if dial.error == 0 {
-                dial.error = if error == 0 { ECONNREFUSED } else { error };
-            }
-            self.dial_on(id, looper);
+        if let Some(asked) = self.dials.get_mut(&id) {
+            let dialled = asked.dial.happened(Token::Dial(id), looper);
+            self.dialled(id, dialled, looper);
         }
     }
 
     pub fn dial_late(&mut self, id: u64, looper: &mut EventLoop) {
-        if let Some(dial) = self.dials.get_mut(&id) {
-            dial.error = sys::ETIMEDOUT;
-            if let Some(socket) = dial.socket.take() {
-                looper.forget(socket.as_raw_fd());
-            }
-            self.dialled(id, None, looper);
+        if let Some(asked) = self.dials.get_mut(&id) {
+            asked.dial.give_up(looper);
+            self.dialled(id, Dialled::Failed(sys::ETIMEDOUT), looper);
         }
     }
 
-    fn dialled(&mut self, id: u64, socket: Option<OwnedFd>, looper: &mut EventLoop) {
-        if let Some(dial) = self.dials.remove(&id) {
-            looper.cancel(dial.timer);
-            match socket {
-                Some(socket) => {
-                    self.connections += 1;
-                    self.answer(dial.request, object([]), Sent::Connection(socket), looper);
-                }
-                None => {
-                    let answer = object([("errno", dial.error.into())]);
-                    self.answer(dial.request, answer, Sent::Nothing, looper);
-                }
-            }
+    fn dialled(&mut self, id: u64, dialled: Dialled, looper: &mut EventLoop) {
+        let (answer, sent) = match dialled {
+            Dialled::Waits => return,
+            Dialled::Connected(socket) => (object([]), Sent::Connection(socket)),
+            Dialled::Failed(error) => (object([("errno", error.into())]), Sent::Nothing),
+        };
+        if let Some(asked) = self.dials.remove(&id) {
+            looper.cancel(asked.timer);
+            self.connections += i64::from(matches!(sent, Sent::Connection(_)));
+            self.answer(asked.request, answer, sent, looper);
         }
     }
 

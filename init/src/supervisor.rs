@@ -32,7 +32,7 @@ use crate::subreaper::Subreapers;
 use crate::sys::{self, Event, Room, AT_FDCWD, O_RDONLY};
 
 const PROTOCOL: i64 = 1;
-const FEATURES: [&str; 17] = [
+const FEATURES: [&str; 18] = [
     "exec",
     "files",
     "usage",
@@ -50,9 +50,12 @@ const FEATURES: [&str; 17] = [
     "exact_trees",
     "rest",
     HOST_NAME,
+    DIAL,
 ];
 /// Not where there are no namespaces: the name is the machine's.
 const HOST_NAME: &str = "host_name";
+/// Where no descriptor can be handed on.
+const DIAL: &str = "dial";
 const BACKLOG: i32 = 16;
 const ACCEPT_RETRY_SECONDS: f64 = 1.0;
 const RECEIVED_BYTES: usize = 256 << 10;
@@ -307,6 +310,7 @@ impl Supervisor {
             }
             Token::PortsListener | Token::Ports | Token::Dial(_) => self.ports_happened(token, events),
             Token::Case(number, which) => self.commands.case_happened(number, which, &mut self.looper),
+            Token::Relayed(number) => self.relayed_happened(number, events),
         }
     }
 
@@ -357,6 +361,7 @@ impl Supervisor {
                 }
             }
             Call::PortsAcceptAgain | Call::PortsFlush | Call::DialLate(_) => self.ports_called(&call),
+            Call::RelayedLate(channel) => self.relayed_late(channel),
             Call::CountDisk => self.count_disk(),
             Call::WaitedLong => {
                 if let Some(connection) = &mut self.connection {
@@ -502,8 +507,9 @@ impl Supervisor {
             Err(_) => return,
         };
         self.last_heard = connection.last_heard;
-        let is_own = self.commands.subreapers.is_none();
-        let features = FEATURES.iter().filter(|name| **name != HOST_NAME || is_own);
+        let (is_own, is_networked) = (self.commands.subreapers.is_none(), self.newcomers.is_some());
+        let features =
+            FEATURES.iter().filter(|name| (**name != HOST_NAME || is_own) && (**name != DIAL || is_networked));
         let hello = object([
             ("protocol", PROTOCOL.into()),
             ("boot_id", Value::Text(self.boot_id.clone())),

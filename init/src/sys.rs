@@ -74,6 +74,7 @@ pub const ELOOP: i32 = 40;
 pub const EOPNOTSUPP: i32 = 95;
 pub const ENOBUFS: i32 = 105;
 pub const ETIMEDOUT: i32 = 110;
+pub const ECONNREFUSED: i32 = 111;
 pub const EDQUOT: i32 = 122;
 
 pub const SIGHUP: i32 = 1;
@@ -2115,6 +2116,15 @@ pub fn keep_alive(fd: &OwnedFd) -> io::Result<()> {
         // SAFETY: the value is an int.
         check(unsafe { setsockopt(fd.as_raw_fd(), level, name, &value, 4) })?;
     }
+    Ok(())
+}
+
+/// Has the coming close break a connection off, so that its other side does not take it for an end.
+pub fn break_off_at_close(socket: &impl AsRawFd) -> io::Result<()> {
+    const SO_LINGER: c_int = 13;
+    let at_once: [c_int; 2] = [1, 0];
+    // SAFETY: the value is two ints, as long as said.
+    check(unsafe { setsockopt(socket.as_raw_fd(), SOL_SOCKET, SO_LINGER, at_once.as_ptr(), 8) })?;
     Ok(())
 }
 

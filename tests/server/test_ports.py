@@ -138,6 +138,13 @@ async def test_a_backend_that_has_none_refuses_them(server, monkeypatch):
     assert "ports" in error["field_violations"] and "'local'" in error["message"]
 
 
+async def test_a_port_that_the_backend_has_itself_is_refused(server, monkeypatch):
+    monkeypatch.setattr(server.backend, "own_ports", frozenset({80, 81}))
+    error = (await server.create(ports=[8000, 80], detached=True, expect=400))["error"]
+    assert "80 is taken" in error["field_violations"]["ports"] and "'local'" in error["message"]
+    assert server.service.ports._exposed == {}
+
+
 async def test_a_start_without_its_ports_fails_and_frees_them(server, monkeypatch):
     async def no_channel(sandbox_id):
         raise ConnectionRefusedError("no")

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from aviato.server.images.packages import PackageDirectory
     from aviato.server.images.store import ImageStore
     from aviato.server.images.stored_image import StoredImage
-    from aviato.server.link.descriptor_channel import DescriptorChannel
     from aviato.server.link.link import Process1Link
+    from aviato.server.link.port_channel import PortChannel
 
 __all__ = ["Backend", "Capability", "Check", "Limit", "MountedFile", "ResolvedImage", "SandboxSpec", "Strength"]
 
@@ -113,6 +113,8 @@ class Backend(ABC):
     """How long a sandbox may be on its way."""
     shares_sandboxes = False
     """Whether other servers may have sandboxes of the same backend, which can be taken over."""
+    own_ports: frozenset[int] = frozenset()
+    """Ports inside that are taken by what carries the sandbox, and cannot be exposed."""
     creates_at_once: int | None = None
     """How many sandboxes may be on their way at once; None: by this machine's processors."""
     capabilities: frozenset[Capability] = frozenset()
@@ -238,8 +240,8 @@ class Backend(ABC):
             TimeoutError, AviatoError, OSError: it may live, and cannot be spoken to now.
         """
 
-    async def open_descriptor_channel(self, sandbox_id: str) -> DescriptorChannel:
-        """A way for sockets of a sandbox made with `exposes_ports` or `egress_port`; a newer one replaces the older.
+    async def open_descriptor_channel(self, sandbox_id: str) -> PortChannel:
+        """A way to the ports of a sandbox made with `exposes_ports` or `egress_port`; a newer one replaces the older.
 
         Only with `Capability.PORTS` or `Capability.EGRESS`.
 

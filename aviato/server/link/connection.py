@@ -87,6 +87,11 @@ class Connection(asyncio.BufferedProtocol):
         self._lose(ended)
         self.detach()
 
+    @property
+    def is_detached(self) -> bool:
+        """Whether this side has let go of it."""
+        return self._detached
+
     def ended(self) -> Ended | None:
         """How the sandbox ended, or None while it lives. A detached link does not know and says None."""
         return self._ended_future.result() if self._ended_future.done() else None

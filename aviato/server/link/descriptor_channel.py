@@ -18,7 +18,7 @@ MAX_DESCRIPTORS = 128
 
 
 class DescriptorChannel:
-    """Connections into a sandbox, listening sockets of its inside, and safekeeping for those of the server.
+    """A `PortChannel` on which sockets themselves travel.
 
     Args:
         sock: SOCK_SEQPACKET, connected; the channel owns it.

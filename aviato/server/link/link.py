@@ -15,6 +15,7 @@ from aviato.server.link.ended import Ended, SandboxGone
 from aviato.server.link.exec_spec import ExecSpec
 from aviato.server.link.file_calls import FileCalls
 from aviato.server.link.payload import as_json
+from aviato.server.link.port_calls import PortCalls
 from aviato.server.link.subscription import Subscription
 from aviato.wire.frames import FrameType
 
@@ -47,7 +48,7 @@ class Configuration(NamedTuple):
         return cls(as_json({"op": "configure", **values}), values["orphan_timeout_seconds"])
 
 
-class Process1Link(CommandCalls, FileCalls):
+class Process1Link(CommandCalls, FileCalls, PortCalls):
     """A connection to one process 1 and all that is asked over it. Made by `connect`; used from one event loop."""
 
     @classmethod

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aviato.server.backends.base import Backend
-    from aviato.server.link.descriptor_channel import DescriptorChannel
+    from aviato.server.link.port_channel import PortChannel
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.long_polls import LongPolls
     from aviato.server.service.registry import Registry
@@ -70,7 +70,7 @@ class _Exposed:
 
     ports: dict[int, _Port]
     sandbox: LiveSandbox | None = None
-    channel: DescriptorChannel | None = None
+    channel: PortChannel | None = None
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -292,7 +292,7 @@ class Ports:
                 finally:
                     channel.release()
 
-    async def _channel(self, exposed: _Exposed) -> DescriptorChannel:
+    async def _channel(self, exposed: _Exposed) -> PortChannel:
         async with exposed.opening:
             assert exposed.sandbox is not None
             if exposed.channel is None or not exposed.channel.open:

@@ -409,6 +409,8 @@ class Sandboxes:
             check_mounts([(file.mount_path, file.size_bytes) for file in request.mounted_files])
         if len(set(request.ports)) < len(request.ports):
             violations["ports"] = f"each once, got {request.ports}"
+        if own := self._backend.own_ports.intersection(request.ports):
+            violations["ports"] = f"{min(own)} is taken in sandboxes of the backend {self._backend.name!r}; expose another one"
         for name, capability, asked in (
             ("ports", Capability.PORTS, bool(request.ports)),
             ("egress_mode", self._network_of(request), request.egress_mode not in (None, "none")),

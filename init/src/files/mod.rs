@@ -8,6 +8,7 @@ use crate::commands::path_of;
 use crate::errors::{Fields, Refused};
 use crate::frames::{self, Head};
 use crate::json::object;
+use crate::relayed::Relayed;
 use crate::supervisor::Supervisor;
 
 pub use read::Outgoing;
@@ -25,12 +26,18 @@ pub enum Open {
     Incoming(Incoming),
     /// A tree on its way in, by its number.
     Tree(u64),
+    /// A connection to a port.
+    Relayed(Box<Relayed>),
 }
 
 impl Open {
     /// Whether it counts as use of the sandbox. What was read whole stays open until its channel is used again.
     pub fn is_use(&self) -> bool {
-        !matches!(self, Open::Outgoing(outgoing) if outgoing.is_over())
+        match self {
+            Open::Outgoing(outgoing) => !outgoing.is_over(),
+            Open::Relayed(relayed) => !relayed.is_over(),
+            Open::Input { .. } | Open::Incoming(_) | Open::Tree(_) => true,
+        }
     }
 
     /// Whether everybody is to stand still for it.
@@ -54,6 +61,7 @@ impl Supervisor {
         match self.shut(channel) {
             Some(Open::Incoming(incoming)) => incoming.close(&mut self.again, &mut self.watch.disk, &mut self.looper),
             Some(Open::Tree(number)) => self.close_tree(number),
+            Some(Open::Relayed(relayed)) => relayed.close(&mut self.looper),
             Some(Open::Outgoing(_) | Open::Input { .. }) | None => {}
         }
     }
@@ -80,6 +88,7 @@ impl Supervisor {
                 let number = *number;
                 self.feed_tree(number, (head.kind == frames::DATA).then_some(payload));
             }
+            (Some(Open::Relayed(_)), _) => return self.continue_relayed(head, payload),
             _ => {}
         }
         Ok(())

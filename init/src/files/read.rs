@@ -259,6 +259,7 @@ impl Supervisor {
     pub fn pump_transfer(&mut self, channel: u16) -> bool {
         let outgoing = match self.open.get_mut(&channel) {
             Some(Open::Outgoing(outgoing)) if outgoing.has_begun() => outgoing,
+            Some(Open::Relayed(_)) => return self.pump_relayed(channel),
             _ => return false,
         };
         if outgoing.sent.saturating_sub(outgoing.credit) >= outgoing.window {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import logging
 import os
 import platform
@@ -35,6 +36,7 @@ from aviato.server.backends.local import bounds, filters
 from aviato.server.backends.local import probe as local_probe
 from aviato.server.backends.local.plan import BASE_ENVIRONMENT, ONE_ID
 from aviato.server.link.link import Configuration, Ended, Process1Link, SandboxGone
+from aviato.server.link.port_calls import RelayedPorts
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ class KubernetesBackend(Backend):
     capabilities = frozenset(
         {
             *(
+                Capability.PORTS,
                 Capability.INTERNET,
                 Capability.PLACES,
                 Capability.LOCAL_SOCKETS,
@@ -86,6 +89,7 @@ class KubernetesBackend(Backend):
             *(Capability.IMAGES, Capability.POOLS),
         }
     )
+    own_ports = frozenset({objects.PORT})
     shares_sandboxes = True
     creates_at_once = 24
     unkept_promises = UNKEPT
@@ -402,6 +406,16 @@ class KubernetesBackend(Backend):
             return None
         self._links[sandbox_id] = link
         return link
+
+    async def open_descriptor_channel(self, sandbox_id: str) -> RelayedPorts:
+        """See `Backend`. No descriptor comes out of a pod: connections go over the link."""
+        link = self._links.get(sandbox_id)
+        if link is None or link.ended() is not None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"process 1 of {sandbox_id} is gone")
+        if not link.knows_ports:
+            why = "its aviato-init is of a version that carries no ports; --kubernetes-init-image names a newer one"
+            raise OSError(errno.EOPNOTSUPP, why)
+        return RelayedPorts(link)
 
     async def _connected(self, sandbox_id: str) -> socket.socket | None:
         """A connection to a process 1 that runs; None if it is gone, or was never told what to do.
