@@ -659,10 +659,11 @@ impl Supervisor {
 
     fn request(&mut self, head: Head, payload: &[u8]) -> Result<(), Refused> {
         let malformed = |why: String| Refused::invalid(format!("a malformed request: {why}"));
-        if self.open.contains_key(&head.channel) {
+        if self.open.get(&head.channel).map_or(false, |open| open.is_use()) {
             // Whose the frames behind it are nobody could tell: the refusal ends both.
             return Err(malformed("its channel has one already".to_owned()));
         }
+        self.open.remove(&head.channel); // What is over has nothing that would have to be let go of.
         let request = json::parse(payload).map_err(malformed)?;
         let fields = Fields(&request);
         let operation = operations::find(fields.text("op")?)?;

@@ -162,6 +162,17 @@ async def test_two_requests_on_a_channel_are_one_too_many(peer: Peer) -> None:
     assert json.loads(await peer.rest(await peer.begin("list", path="/tmp"))) == []
 
 
+async def test_a_channel_that_was_read_to_its_end_is_free(peer: Peer) -> None:
+    channel = await peer.begin("list", path="/tmp")
+    await peer.rest(channel)
+    for _ in range(2):
+        request = b'{"op": "read", "path": "/etc/hosts", "max_bytes": null, "window": 1048576}'
+        await peer.send(FrameType.REQUEST, request, channel=channel)
+        assert (await peer.next(channel)).type == FrameType.REPLY
+        await peer.rest(channel)
+    await works(peer)
+
+
 @pytest.mark.parametrize("offset", [1 << 40, 2**63, 2**64 - 1])
 async def test_credit_for_more_than_was_sent_is_no_harm(peer: Peer, offset) -> None:
     await peer.put("/tmp/much", bytes(3 << 20))
@@ -249,6 +260,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "read_layer": {"window": 1 << 20},
     "rest": {},
     "write_tree": {"path": "/tmp/new"},
+    "dial": {"port": 1, "window": 1 << 20},
 }
 """What each operation cannot be without."""
 
@@ -339,6 +351,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "mkdir": {"path": "/tmp/made", "mode": 0o755},
     "read": {"path": "/tmp/read", "max_bytes": None, "window": 1 << 20, "offset": 0},
     "write": {"path": "/tmp/written", "mode": None, "size": None},
+    "dial": {"port": 1, "window": 1 << 20},
 }
 
 
