@@ -36,6 +36,8 @@ pub enum Token {
     Newcomer(u64),
     /// A connection to a port inside, by a number that ends with its channel.
     Relayed(u64),
+    /// Of those who connect to a port at which this process listens for the server, by the port.
+    RelayedListener(u64),
 }
 
 impl Token {
@@ -55,6 +57,7 @@ impl Token {
             Token::Asked => (12, 0, 0),
             Token::Newcomer(number) => (13, number, 0),
             Token::Relayed(number) => (14, number, 0),
+            Token::RelayedListener(port) => (15, port, 0),
         };
         kind << 60 | u64::from(stream) << 56 | number
     }
@@ -75,6 +78,7 @@ impl Token {
             11 => Token::Subreaper(number),
             13 => Token::Newcomer(number),
             14 => Token::Relayed(number),
+            15 => Token::RelayedListener(number),
             _ => Token::Asked,
         }
     }
@@ -108,6 +112,7 @@ pub enum Call {
     DialLate(u64),
     /// Of a connection to a port, by its channel.
     RelayedLate(u16),
+    AcceptRelayedAgain(u64),
     CountDisk,
     WaitedLong,
     GiveMemoryBack,
@@ -301,6 +306,7 @@ mod tests {
             Token::Drain(9),
             Token::Newcomer(1 << 50),
             Token::Relayed(1 << 55 | 7),
+            Token::RelayedListener(3128),
         ] {
             assert_eq!(Token::decode(token.encode()), token);
         }

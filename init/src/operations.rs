@@ -35,6 +35,8 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: b"remember", is_use: true, run: Supervisor::remember },
     Operation { name: b"write_tree", is_use: true, run: Supervisor::begin_write_tree },
     Operation { name: b"dial", is_use: true, run: Supervisor::dial },
+    Operation { name: b"listen", is_use: false, run: Supervisor::listen },
+    Operation { name: b"accept", is_use: false, run: Supervisor::wait_for_relayed },
 ];
 
 /// Of a name that there is not, in the refusal.

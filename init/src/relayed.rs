@@ -1,11 +1,15 @@
-//! Connections to ports inside whose bytes go over the server's connection: where nothing but bytes comes to it.
+//! Connections of the inside whose bytes go over the server's connection: where nothing but bytes comes to it.
+//!
+//! The server has one made to a port inside (`dial`), or waits for who connects to a port at which process 1 listens for it (`listen`,
+//! `accept`).
 //!
 //! See "Ports" in `docs/protocol.md`. What waits is bounded each way: for the inside by a window of each connection, for the server by
 //! its own window, and by what waits of all requests together. Who does not read holds up himself.
 
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::unix::io::AsRawFd;
+use std::os::unix::io::{AsRawFd, OwnedFd};
 
 use crate::connection::Source;
 use crate::dial::{self, Dial, Dialled};
@@ -23,11 +27,17 @@ const PIECE_BYTES: usize = 64 << 10;
 /// So many at once, those on their way included, and no more than this share of the descriptors.
 const MOST: u64 = 512;
 const SHARE: u64 = 4;
+/// Ports at which a server has this process listen.
+const MOST_LISTENERS: usize = 16;
+const BACKLOG: i32 = 128;
+const ACCEPT_RETRY_SECONDS: f64 = 1.0;
 /// Of a token, which has the number of a connection and its channel.
 const CHANNEL_BITS: u32 = 16;
 
 enum Stage {
     Dialling(Dial, Timer),
+    /// For who connects from the inside.
+    Waiting,
     Connected(TcpStream),
     /// Both sides have said all: nothing is left but the channel.
     Over,
@@ -35,6 +45,8 @@ enum Stage {
 
 pub struct Relayed {
     token: Token,
+    /// Whether the server asked for it: what the inside begins by itself is no use of the sandbox.
+    is_asked: bool,
     stage: Stage,
     /// What is watched for.
     wanted: u32,
@@ -60,10 +72,11 @@ pub struct Relayed {
 struct Broken;
 
 impl Relayed {
-    fn new(token: Token, dial: Dial, timer: Timer, window: u64) -> Relayed {
+    fn new(token: Token, stage: Stage, window: u64) -> Relayed {
         Relayed {
             token,
-            stage: Stage::Dialling(dial, timer),
+            is_asked: matches!(stage, Stage::Dialling(..)),
+            stage,
             wanted: 0,
             has_turn: false,
             window,
@@ -81,6 +94,10 @@ impl Relayed {
 
     pub fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Over)
+    }
+
+    pub fn is_asked(&self) -> bool {
+        self.is_asked
     }
 
     /// How much may be read now.
@@ -196,8 +213,28 @@ impl Relayed {
                 // It fails for nothing that is open.
                 drop(sys::break_off_at_close(&stream));
             }
-            Stage::Over => {}
+            Stage::Waiting | Stage::Over => {}
         }
+    }
+}
+
+/// A port at which this process listens for the server, once and for all servers.
+pub struct Listening {
+    port: u16,
+    socket: OwnedFd,
+    /// Requests that wait for who connects, the oldest first, some of which may be over. Where there is none nobody is accepted.
+    waiting: VecDeque<Token>,
+    is_watched: bool,
+}
+
+impl Listening {
+    fn watch(&mut self, is_wanted: bool, looper: &mut EventLoop) {
+        if is_wanted && !self.is_watched {
+            looper.watch(self.socket.as_raw_fd(), sys::EPOLLIN, Token::RelayedListener(self.port.into()));
+        } else if !is_wanted && self.is_watched {
+            looper.forget(self.socket.as_raw_fd());
+        }
+        self.is_watched = is_wanted;
     }
 }
 
@@ -205,34 +242,151 @@ fn is_for_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
+/// The channel of a request that waits still.
+fn waits_on(open: &HashMap<u16, Open>, token: Token) -> Option<u16> {
+    let channel = match token {
+        Token::Relayed(number) => number as u16,
+        _ => return None,
+    };
+    match open.get(&channel) {
+        Some(Open::Relayed(one)) if one.token == token && matches!(one.stage, Stage::Waiting) => Some(channel),
+        _ => None,
+    }
+}
+
 impl Supervisor {
     /// Begins a connection to a port inside.
     pub fn dial(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
         let port = fields.number_up_to("port", u16::MAX.into())? as u16;
         let window = fields.size("window")?;
-        let own = match &self.newcomers {
-            Some(newcomers) => newcomers.port,
-            None => return Err(Refused::invalid("ports of this sandbox are reached by a socket of their own")),
-        };
-        let there = self.open.values().filter(|open| matches!(open, Open::Relayed(one) if !one.is_over())).count();
-        let errno = if port == own {
-            Some(sys::ECONNREFUSED) // What listens there is no program of the sandbox.
-        } else if there as u64 >= MOST.min(sys::most_open_files() / SHARE) {
-            Some(sys::EAGAIN)
+        self.only_networked()?;
+        let own = self.newcomers.as_ref().map_or(0, |newcomers| newcomers.port);
+        if port == own {
+            self.relayed_failed(channel, sys::ECONNREFUSED); // What listens there is no program of the sandbox.
+        } else if !self.has_room_for_relayed() {
+            self.relayed_failed(channel, sys::EAGAIN);
         } else {
-            None
-        };
-        if let Some(errno) = errno {
-            self.reply(channel, &object([("errno", errno.into())]));
+            let token = self.relayed_token(channel);
+            let timer = self.looper.after(dial::SECONDS, Call::RelayedLate(channel));
+            let mut dial = Dial::new(port);
+            let dialled = dial.go_on(token, &mut self.looper);
+            let one = Relayed::new(token, Stage::Dialling(dial, timer), window);
+            self.open.insert(channel, Open::Relayed(Box::new(one)));
+            self.relayed_dialled(channel, dialled);
+        }
+        Ok(())
+    }
+
+    /// Listens at a port of the inside for the server; one that it listens at already is no other.
+    pub fn listen(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let port = fields.number_up_to("port", u16::MAX.into())? as u16;
+        self.only_networked()?;
+        if self.listening.iter().all(|one| one.port != port) {
+            let made = if self.listening.len() < MOST_LISTENERS {
+                sys::listen_on_loopback(port, BACKLOG)
+            } else {
+                Err(io::Error::from_raw_os_error(sys::EMFILE))
+            };
+            match made {
+                Ok(socket) => {
+                    self.listening.push(Listening { port, socket, waiting: VecDeque::new(), is_watched: false });
+                }
+                Err(error) => {
+                    self.relayed_failed(channel, sys::number_of(&error));
+                    return Ok(());
+                }
+            }
+        }
+        self.reply(channel, &object([]));
+        Ok(())
+    }
+
+    /// Waits for the next who connects to a port at which this process listens.
+    pub fn wait_for_relayed(&mut self, channel: u16, fields: &Fields<'_>) -> Result<(), Refused> {
+        let port = fields.number_up_to("port", u16::MAX.into())? as u16;
+        let window = fields.size("window")?;
+        self.only_networked()?;
+        let number = self.listening.iter().position(|one| one.port == port);
+        let number = number.ok_or_else(|| Refused::invalid(format!("nobody has asked to listen at port {port}")))?;
+        if !self.has_room_for_relayed() {
+            self.relayed_failed(channel, sys::EAGAIN);
             return Ok(());
         }
-        let token = Token::Relayed(self.next_number() << CHANNEL_BITS | u64::from(channel));
-        let timer = self.looper.after(dial::SECONDS, Call::RelayedLate(channel));
-        let mut dial = Dial::new(port);
-        let dialled = dial.go_on(token, &mut self.looper);
-        self.open.insert(channel, Open::Relayed(Box::new(Relayed::new(token, dial, timer, window))));
-        self.relayed_dialled(channel, dialled);
+        let token = self.relayed_token(channel);
+        self.open.insert(channel, Open::Relayed(Box::new(Relayed::new(token, Stage::Waiting, window))));
+        let open = &self.open;
+        let listening = &mut self.listening[number];
+        while listening.waiting.front().map_or(false, |first| waits_on(open, *first).is_none()) {
+            listening.waiting.pop_front();
+        }
+        listening.waiting.push_back(token);
+        listening.watch(true, &mut self.looper);
         Ok(())
+    }
+
+    /// Somebody inside has connected.
+    pub fn accept_relayed(&mut self, port: u64) {
+        let listening = match self.listening.iter_mut().find(|one| u64::from(one.port) == port) {
+            Some(listening) => listening,
+            None => return,
+        };
+        loop {
+            let channel = match listening.waiting.front() {
+                Some(first) => waits_on(&self.open, *first),
+                None => return listening.watch(false, &mut self.looper),
+            };
+            let channel = match channel {
+                Some(channel) => channel,
+                None => {
+                    listening.waiting.pop_front();
+                    continue;
+                }
+            };
+            match sys::accept(&listening.socket) {
+                Ok(socket) => {
+                    listening.waiting.pop_front();
+                    if listening.waiting.is_empty() {
+                        listening.watch(false, &mut self.looper);
+                    }
+                    return self.relayed_dialled(channel, Dialled::Connected(socket));
+                }
+                Err(error) => {
+                    let number = sys::number_of(&error);
+                    if matches!(number, sys::EMFILE | sys::ENFILE | sys::ENOMEM | sys::ENOBUFS) {
+                        listening.watch(false, &mut self.looper);
+                        self.looper.after(ACCEPT_RETRY_SECONDS, Call::AcceptRelayedAgain(port));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// There may be descriptors again.
+    pub fn accept_relayed_again(&mut self, port: u64) {
+        if let Some(listening) = self.listening.iter_mut().find(|one| u64::from(one.port) == port) {
+            listening.watch(true, &mut self.looper);
+        }
+    }
+
+    fn only_networked(&self) -> Result<(), Refused> {
+        match self.newcomers {
+            Some(_) => Ok(()),
+            None => Err(Refused::invalid("ports of this sandbox are reached by a socket of their own")),
+        }
+    }
+
+    fn has_room_for_relayed(&self) -> bool {
+        let there = self.open.values().filter(|open| matches!(open, Open::Relayed(one) if !one.is_over())).count();
+        (there as u64) < MOST.min(sys::most_open_files() / SHARE)
+    }
+
+    fn relayed_token(&mut self, channel: u16) -> Token {
+        Token::Relayed(self.next_number() << CHANNEL_BITS | u64::from(channel))
+    }
+
+    fn relayed_failed(&mut self, channel: u16, errno: i32) {
+        self.reply(channel, &object([("errno", errno.into())]));
     }
 
     fn relayed(&mut self, channel: u16) -> Option<(&mut Relayed, &mut EventLoop)> {
@@ -252,9 +406,8 @@ impl Supervisor {
                     Err(error) => sys::number_of(&error),
                     Ok(()) => {
                         if let Some((one, looper)) = self.relayed(channel) {
-                            if let Stage::Dialling(_, timer) =
-                                std::mem::replace(&mut one.stage, Stage::Connected(stream))
-                            {
+                            let before = std::mem::replace(&mut one.stage, Stage::Connected(stream));
+                            if let Stage::Dialling(_, timer) = before {
                                 looper.cancel(timer);
                             }
                             self.send_reply(channel);
@@ -265,7 +418,7 @@ impl Supervisor {
                 }
             }
         };
-        self.reply(channel, &object([("errno", error.into())]));
+        self.relayed_failed(channel, error);
     }
 
     /// The first of its frames, and not the last.
@@ -375,7 +528,7 @@ mod tests {
     use super::*;
 
     fn one(window: u64) -> Relayed {
-        Relayed::new(Token::Relayed(1), Dial::new(1), 0, window)
+        Relayed::new(Token::Relayed(1), Stage::Waiting, window)
     }
 
     #[test]

@@ -26,13 +26,14 @@ use crate::paths;
 use crate::pausing::Pause;
 use crate::ports::Ports;
 use crate::process_tree::{Processes, Step};
+use crate::relayed::Listening;
 use crate::rest::InMemory;
 use crate::spawn::Birthplace;
 use crate::subreaper::Subreapers;
 use crate::sys::{self, Event, Room, AT_FDCWD, O_RDONLY};
 
 const PROTOCOL: i64 = 1;
-const FEATURES: [&str; 18] = [
+const FEATURES: [&str; 19] = [
     "exec",
     "files",
     "usage",
@@ -51,11 +52,13 @@ const FEATURES: [&str; 18] = [
     "rest",
     HOST_NAME,
     DIAL,
+    ACCEPT,
 ];
 /// Not where there are no namespaces: the name is the machine's.
 const HOST_NAME: &str = "host_name";
 /// Where no descriptor can be handed on.
 const DIAL: &str = "dial";
+const ACCEPT: &str = "accept";
 const BACKLOG: i32 = 16;
 const ACCEPT_RETRY_SECONDS: f64 = 1.0;
 const RECEIVED_BYTES: usize = 256 << 10;
@@ -132,6 +135,8 @@ pub struct Supervisor {
     pub trees: HashMap<u64, TreeUpload>,
     listener: OwnedFd,
     pub newcomers: Option<Newcomers>,
+    /// Ports at which it listens for its server.
+    pub listening: Vec<Listening>,
     around: Option<Surroundings>,
     ports: Option<Ports>,
     by_number: Option<ByNumber>,
@@ -195,6 +200,7 @@ impl Supervisor {
             trees: HashMap::new(),
             listener: given.listener,
             newcomers: given.newcomers,
+            listening: Vec::new(),
             around: given.around,
             ports,
             by_number,
@@ -311,6 +317,7 @@ impl Supervisor {
             Token::PortsListener | Token::Ports | Token::Dial(_) => self.ports_happened(token, events),
             Token::Case(number, which) => self.commands.case_happened(number, which, &mut self.looper),
             Token::Relayed(number) => self.relayed_happened(number, events),
+            Token::RelayedListener(port) => self.accept_relayed(port),
         }
     }
 
@@ -362,6 +369,7 @@ impl Supervisor {
             }
             Call::PortsAcceptAgain | Call::PortsFlush | Call::DialLate(_) => self.ports_called(&call),
             Call::RelayedLate(channel) => self.relayed_late(channel),
+            Call::AcceptRelayedAgain(port) => self.accept_relayed_again(port),
             Call::CountDisk => self.count_disk(),
             Call::WaitedLong => {
                 if let Some(connection) = &mut self.connection {
@@ -508,8 +516,11 @@ impl Supervisor {
         };
         self.last_heard = connection.last_heard;
         let (is_own, is_networked) = (self.commands.subreapers.is_none(), self.newcomers.is_some());
-        let features =
-            FEATURES.iter().filter(|name| (**name != HOST_NAME || is_own) && (**name != DIAL || is_networked));
+        let features = FEATURES.iter().filter(|name| match **name {
+            HOST_NAME => is_own,
+            DIAL | ACCEPT => is_networked,
+            _ => true,
+        });
         let hello = object([
             ("protocol", PROTOCOL.into()),
             ("boot_id", Value::Text(self.boot_id.clone())),
@@ -659,7 +670,7 @@ impl Supervisor {
 
     fn request(&mut self, head: Head, payload: &[u8]) -> Result<(), Refused> {
         let malformed = |why: String| Refused::invalid(format!("a malformed request: {why}"));
-        if self.open.get(&head.channel).map_or(false, |open| open.is_use()) {
+        if self.open.get(&head.channel).map_or(false, |open| !open.is_over()) {
             // Whose the frames behind it are nobody could tell: the refusal ends both.
             return Err(malformed("its channel has one already".to_owned()));
         }
@@ -840,7 +851,7 @@ impl Supervisor {
     /// Takes a request out of those that are open.
     pub fn shut(&mut self, channel: u16) -> Option<Open> {
         let open = self.open.remove(&channel);
-        if open.is_some() {
+        if open.as_ref().map_or(false, Open::is_asked) {
             self.used();
         }
         open

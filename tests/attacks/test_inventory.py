@@ -28,7 +28,7 @@ UNCONTROLLED = {
     "a registry, or who stands between: the server": "requests, of which a stand-in sees every head",
     "who wrote a Dockerfile: the caller's files": "a look at paths, of which the tests try each spelling",
     "a sandbox: layers that other sandboxes lie on": "the kernel writes to no lower layer",
-    "a command in a pod: the server, process 1, through an exposed port": "numbers, which the tests count each way",
+    "a command in a pod: the server, process 1, through exposed ports and the proxy": "numbers, which the tests count each way",
     "a client with a made-up W&B key: the server, W&B": "numbers, counted at a stand-in",
 }
 """Promises whose attacks have no control, and why."""

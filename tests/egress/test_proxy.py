@@ -24,6 +24,7 @@ from aviato.server.egress.lookup import LOOKUPS_A_SANDBOX, Lookup
 from aviato.server.egress.own import is_own
 from aviato.server.egress.policy import make_policy, networks
 from aviato.server.egress.proxy import Proxy
+from aviato.server.link.listeners import SocketListener
 from aviato.server.port_relay import relay
 from aviato.server.service import egress as egress_module
 
@@ -528,7 +529,7 @@ async def test_few_sandboxes_do_not_take_all_connections(monkeypatch):
     for number in range(3):
         ours, theirs = socket.socket(), socket.create_server(("127.0.0.1", 0))
         theirs.setblocking(False)
-        way = egress_module._Way(f"sb-{number}", theirs, Idle())
+        way = egress_module._Way(f"sb-{number}", SocketListener(theirs), Idle())
         egress._ways[way.sandbox_id] = way
         clients = [socket.create_connection(theirs.getsockname()) for _ in range(40)]
         for _ in range(4):
@@ -547,7 +548,7 @@ async def test_a_place_wakes_who_can_have_it_and_nobody_else(monkeypatch):
     for number in range(30):
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
-        ways.append(egress_module._Way(f"sb-{number}", listener, Idle()))
+        ways.append(egress_module._Way(f"sb-{number}", SocketListener(listener), Idle()))
         egress._ways[ways[-1].sandbox_id] = ways[-1]
         if number != 3:
             clients += [socket.create_connection(listener.getsockname()) for _ in range(2)]
@@ -583,7 +584,7 @@ async def test_connections_in_a_loop_are_slowed_down(monkeypatch):
     monkeypatch.setattr(egress_module.time, "monotonic", lambda: clock)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        way = egress_module._Way("sb-a", ours, None, credited_at=clock)
+        way = egress_module._Way("sb-a", SocketListener(ours), None, credited_at=clock)
         assert [way.may_connect() for _ in range(300)] == [True] * 256 + [False] * 44
         clock += 0.1
         assert [way.may_connect() for _ in range(20)] == [True] * 10 + [False] * 10

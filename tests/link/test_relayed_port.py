@@ -248,8 +248,6 @@ async def test_what_cannot_be_had(link: Process1Link, inside: Inside) -> None:
         port = free.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
         await ports.dial(port)
-    with pytest.raises(OSError, match="no listening socket"):
-        await ports.listen(3128)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         await ports.keep(8000, listener)
     assert await ports.kept() == {}
@@ -331,3 +329,180 @@ async def test_between_sockets_what_is_on_its_way_arrives_too() -> None:
         assert await task == (len(content), 0)
     near.close()
     far.close()
+
+
+# -- from the inside ---------------------------------------------------------------------------------------------------------
+
+
+class Outside:
+    """What the server does with those who connect from the inside: a function of the test."""
+
+    def __init__(self, listener: Any) -> None:
+        self.listener = listener
+        self.serve: Callable[[socket.socket], Awaitable[None]] = answer
+        self.taken: list[asyncio.Task[None]] = []
+        listener.watch(self.accept)
+
+    def accept(self) -> None:
+        """All that wait."""
+        while True:
+            try:
+                sock = self.listener.accept()
+            except BlockingIOError:
+                return
+            task = asyncio.create_task(self.use(sock))
+            self.taken.append(task)
+
+    async def use(self, sock: socket.socket) -> None:
+        """One of them."""
+        try:
+            await self.serve(sock)
+        finally:
+            self.listener.finish(sock)
+
+
+async def answer(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(sock, b"heard " + await loop.sock_recv(sock, 100))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+@asynccontextmanager
+async def outside(link: Process1Link, port: int) -> AsyncIterator[Outside]:
+    """A port at which process 1 listens for the server."""
+    made = Outside(await RelayedPorts(link).listen(port))
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            yield made
+    finally:
+        made.listener.close()
+        await asyncio.gather(*made.taken, return_exceptions=True)
+
+
+async def asked(port: int, said: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(said)
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+async def asked_again(port: int, said: bytes) -> bytes | None:
+    """What is heard; None: it was broken off."""
+    try:
+        return await asked(port, said)
+    except ConnectionResetError:
+        return None
+
+
+async def test_who_connects_inside_is_served_outside(link: Process1Link) -> None:
+    port = free_port()
+    async with outside(link, port) as made:
+        found = await asyncio.gather(*(asked(port, b"%d" % number) for number in range(100)))
+        assert found == [b"heard %d" % number for number in range(100)]
+        assert len(made.taken) == 100
+        # Once for all servers: the same one again.
+        await link.listen(port)
+        with pytest.raises(OSError, match="in use"), socket.create_server(("127.0.0.1", 0)) as theirs:
+            await link.listen(theirs.getsockname()[1])
+
+
+async def test_more_than_are_waited_for_wait(link: Process1Link) -> None:
+    port, go = free_port(), asyncio.Event()
+    async with outside(link, port) as made:
+        made.listener.unwatch()
+        asking = [asyncio.create_task(asked(port, b"%d" % number)) for number in range(60)]
+        await asyncio.sleep(0.3)
+        await link.ping()
+        assert made.taken == [] and len(made.listener._connected) <= 16
+        made.listener.watch(made.accept)
+        assert sorted(await asyncio.gather(*asking)) == sorted(b"heard %d" % number for number in range(60))
+        go.set()
+
+
+async def test_who_keeps_what_is_over_is_bounded(link: Process1Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of connections that the inside never closes so many are held, and for so long."""
+    monkeypatch.setattr("aviato.server.link.relayed_listener.MOST", 20)
+    monkeypatch.setattr("aviato.server.link.relayed_listener.LAST_SECONDS", 0.5)
+    port = free_port()
+    async with outside(link, port) as made:
+        kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
+        for _, writer in kept:
+            writer.write(b"x")
+        for reader, _ in kept:
+            assert await reader.readexactly(7) == b"heard x"
+            listener = made.listener
+            held = len(listener._relays) + len(listener._ending) + len(listener._waiting) + len(listener._connected)
+            assert held <= 20
+        for _, writer in kept:
+            writer.close()
+
+
+async def test_an_answer_that_is_broken_off_is_no_end(link: Process1Link) -> None:
+    port = free_port()
+
+    async def breaks(sock: socket.socket) -> None:
+        await asyncio.get_running_loop().sock_sendall(sock, b"half")
+        await asyncio.sleep(0.2)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    async with outside(link, port) as made:
+        made.serve = breaks
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await reader.readexactly(4) == b"half"
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()
+
+
+async def test_large_answers_arrive_after_the_end(link: Process1Link) -> None:
+    """The server is done with it long before the inside has read all."""
+    port, content = free_port(), os.urandom(300_000)
+
+    async def says(sock: socket.socket) -> None:
+        await asyncio.get_running_loop().sock_sendall(sock, content)
+
+    async with outside(link, port) as made:
+        made.serve = says
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.sleep(0.3)
+        reader._transport.resume_reading()  # type: ignore[attr-defined]
+        assert await reader.read() == content
+        writer.close()
+
+
+async def test_it_goes_on_over_the_next_connection(there: Place) -> None:
+    async def again() -> socket.socket:
+        return (await there.server())[0]
+
+    port = free_port()
+    made = await Process1Link.connect("one", (await there.server())[0], reopen=again)
+    async with outside(made, port):
+        assert await asked(port, b"before") == b"heard before"
+        assert made._transport is not None
+        made._transport.abort()
+        # Whom the old connection had accepted is cut off with it.
+        while (found := await asked_again(port, b"after")) is None:
+            await asyncio.sleep(0.02)
+        assert found == b"heard after"
+    made.detach()
+
+
+async def test_another_server_takes_it_up(there: Place, link: Process1Link) -> None:
+    """Who connects while there is none waits."""
+    port = free_port()
+    async with outside(link, port):
+        pass
+    waiting = asyncio.create_task(asked(port, b"between"))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    second = await Process1Link.connect("two", (await there.server())[0])
+    async with outside(second, port):
+        assert await waiting == b"heard between"
+    second.detach()

@@ -24,7 +24,7 @@ from tests.protocol.test_over_a_network import configured, read
 
 pytestmark = pytest.mark.anyio
 
-REFUSED, AGAIN, TIMED_OUT = 111, 11, 110
+REFUSED, AGAIN, TIMED_OUT, IN_USE = 111, 11, 110, 98
 WINDOW = 128 << 10
 MOST = 512
 
@@ -105,7 +105,7 @@ async def is_reset(sock: socket.socket) -> bool:
 
 
 async def test_it_is_said_where_it_is(there: Place, peer: Peer) -> None:
-    assert "dial" in peer.hello["features"]
+    assert {"dial", "accept"} <= set(peer.hello["features"])
 
 
 async def test_bytes_go_both_ways_and_each_way_ends_by_itself(peer: Peer) -> None:
@@ -349,3 +349,93 @@ async def test_a_program_that_is_busy_with_its_ends_keeps_process_1_from_nothing
 def ticks(there: Place) -> int:
     """Hundredths of a second that process 1 has had of a processor."""
     return sum(map(int, Path(f"/proc/{pid_of(there)}/stat").read_text().rpartition(")")[2].split()[11:13]))
+
+
+# -- from the inside ---------------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+async def inner(port: int) -> socket.socket:
+    """A program inside that connects."""
+    made = socket.socket()
+    made.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", port))
+    return made
+
+
+async def test_who_connects_comes_to_the_oldest_that_waits(peer: Peer) -> None:
+    port = free_port()
+    for _ in range(2):
+        assert await peer.ask("listen", port=port) == {}
+    waiting = [await peer.begin("accept", port=port, window=WINDOW) for _ in range(4)]
+    await closed(peer, waiting[0])
+    await closed(peer, waiting[2])
+    await peer.ask("ping")
+    assert peer.silent(waiting[1]) and peer.silent(waiting[3])
+    for channel, word in ((waiting[1], b"one"), (waiting[3], b"two")):
+        with await inner(port) as sock:
+            sock.sendall(word)
+            assert (await peer.next(channel)).type == FrameType.REPLY
+            assert bytes((await peer.next(channel)).payload) == word
+            await peer.send(FrameType.DATA, word, channel=channel)
+            assert await read(sock, 3) == word
+            await closed(peer, channel)
+            assert await is_reset(sock)
+
+
+async def test_nobody_is_accepted_whom_no_request_waits_for(there: Place, peer: Peer) -> None:
+    port = free_port()
+    assert await peer.ask("listen", port=port) == {}
+    kept = [await inner(port) for _ in range(100)]
+    before = ticks(there)
+    await asyncio.sleep(0.5)
+    assert ticks(there) - before < 10
+    channel = await peer.begin("accept", port=port, window=WINDOW)
+    assert (await peer.next(channel)).type == FrameType.REPLY
+    await closed(peer, channel)
+    for sock in kept:
+        sock.close()
+
+
+async def test_what_cannot_be_listened_at(there: Place, peer: Peer) -> None:
+    async with listening() as inside:
+        assert await peer.ask("listen", port=inside.port) == {"errno": IN_USE}
+    assert await peer.ask("listen", port=there.port) == {"errno": IN_USE}
+    with pytest.raises(Refused) as caught:
+        await peer.ask("accept", port=free_port(), window=WINDOW)
+    assert caught.value.code == "VALIDATION"
+    for op, wrong in (
+        ("listen", {"port": 65536}),
+        ("listen", {}),
+        ("accept", {"port": 80}),
+        ("accept", {"port": "80", "window": 1}),
+    ):
+        with pytest.raises(Refused) as caught:
+            await peer.ask(op, **wrong)
+        assert caught.value.code == "VALIDATION"
+
+
+async def test_so_many_ports_are_listened_at_and_no_more() -> None:
+    async with place() as there:
+        peer = await configured(there)
+        found = [await peer.ask("listen", port=free_port()) for _ in range(17)]
+        assert found == [{}] * 16 + [{"errno": 24}]
+        peer.close()
+
+
+async def test_what_the_inside_begins_is_no_use_of_the_sandbox() -> None:
+    """What a command has left behind, and nobody asks for any more, keeps it from no end."""
+    async with place() as there:
+        peer = await configured(there, idle_timeout_seconds=1.0)
+        port = free_port()
+        assert await peer.ask("listen", port=port) == {}
+        channels = [await peer.begin("accept", port=port, window=WINDOW) for _ in range(2)]
+        with await inner(port):
+            assert (await peer.next(channels[0])).type == FrameType.REPLY
+            await peer.gone()
+        assert peer.ended == {"reason": "idle", "returncode": None}
+        peer.close()

@@ -69,7 +69,8 @@ class SandboxSpec:
     exposes_ports: bool = False
     """Whether connections will be made into it, by `open_descriptor_channel`."""
     egress_port: int | None = None
-    """Where inside a proxy will listen, by `open_descriptor_channel`; its variables are set for every command."""
+    """Where inside a proxy will listen, by `open_descriptor_channel`; its variables are set for every command. None does for
+    `internet` where the backend brings that about by its own means."""
     requests: Mapping[str, float] = field(default_factory=dict)
     """How much of each resource that it named it wants to be sure of: cores, bytes, or by count."""
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -113,6 +114,8 @@ class Backend(ABC):
     """How long a sandbox may be on its way."""
     shares_sandboxes = False
     """Whether other servers may have sandboxes of the same backend, which can be taken over."""
+    brings_internet = False
+    """Whether it brings egress mode `internet` about by its own means, and not by the server's proxy."""
     own_ports: frozenset[int] = frozenset()
     """Ports inside that are taken by what carries the sandbox, and cannot be exposed."""
     creates_at_once: int | None = None

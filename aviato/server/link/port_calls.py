@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
+import os
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ from aviato.server.link.connection import Connection
 from aviato.server.link.descriptor_channel import DIAL_SECONDS
 from aviato.server.link.ended import SandboxGone
 from aviato.server.link.payload import as_json
+from aviato.server.link.relayed_listener import RelayedListener
 from aviato.server.link.relayed_port import WINDOW_BYTES, RelayedPort
 from aviato.wire.frames import FrameType
 
@@ -34,20 +37,50 @@ class PortCalls(Connection):
             TimeoutError: whoever listens does not accept, or the sandbox does not answer.
             OSError: it cannot be reached.
         """
-        made = RelayedPort(self._loop)
         try:
-            channel = self._open(made)
+            made = self._relayed("dial", port)
         except SandboxGone as gone:
             raise ConnectionResetError(errno.ECONNRESET, gone.ended.message or str(gone)) from gone
-        made.use(partial(self._send_on, channel), partial(self._give_up, channel))
-        request = as_json({"op": "dial", "port": port, "window": WINDOW_BYTES})
-        self._send(FrameType.REQUEST, request, channel=channel)
         try:
             async with asyncio.timeout(DIAL_SECONDS):
                 await made.connected()
         except BaseException:
             made.abort()
             raise
+        return made
+
+    @property
+    def knows_listeners(self) -> bool:
+        """Whether it listens for the server."""
+        return "accept" in self.hello["features"]
+
+    async def listen(self, port: int) -> None:
+        """Have process 1 listen at 127.0.0.1, from here on and for all servers; who connects waits for `wait_for`.
+
+        Raises:
+            OSError: it cannot.
+        """
+        try:
+            async with asyncio.timeout(DIAL_SECONDS):
+                number = json.loads(await self._call({"op": "listen", "port": port})).get("errno")
+        except SandboxGone as gone:
+            raise ConnectionResetError(errno.ECONNRESET, gone.ended.message or str(gone)) from gone
+        if number is not None:
+            raise OSError(number, os.strerror(number))
+
+    def wait_for(self, port: int) -> RelayedPort:
+        """The next connection to a port at which process 1 listens; its `answer` is done once it has come.
+
+        Raises:
+            SandboxGone: nothing can be asked now.
+        """
+        return self._relayed("accept", port)
+
+    def _relayed(self, op: str, port: int) -> RelayedPort:
+        made = RelayedPort(self._loop)
+        channel = self._open(made)
+        made.use(partial(self._send_on, channel), partial(self._give_up, channel))
+        self._send(FrameType.REQUEST, as_json({"op": op, "port": port, "window": WINDOW_BYTES}), channel=channel)
         return made
 
     def _send_on(self, channel: int, type: int, payload: bytes, offset: int) -> None:
@@ -84,13 +117,12 @@ class RelayedPorts:
         """None."""
         return {}
 
-    async def listen(self, port: int) -> socket.socket:
-        """See `PortChannel`.
-
-        Raises:
-            OSError: always.
-        """
-        raise OSError(errno.EOPNOTSUPP, "no listening socket of its inside can be had")
+    async def listen(self, port: int) -> RelayedListener:
+        """See `PortChannel`."""
+        if not self._link.knows_listeners:
+            raise OSError(errno.EOPNOTSUPP, "its aviato-init is of a version that listens for no server")
+        await self._link.listen(port)
+        return RelayedListener(self._link, port)
 
     def close(self) -> None:
         """The link stays, and so do connections over it."""

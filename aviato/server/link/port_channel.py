@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import socket
 
+    from aviato.server.link.relayed_listener import RelayedListener
     from aviato.server.link.relayed_port import RelayedPort
 
 
@@ -43,7 +44,7 @@ class PortChannel(Protocol):
             OSError: the sandbox does not answer.
         """
 
-    async def listen(self, port: int) -> socket.socket:
+    async def listen(self, port: int) -> socket.socket | RelayedListener:
         """A listening socket at 127.0.0.1 inside: a new one, or the one that an earlier server asked for.
 
         Raises:

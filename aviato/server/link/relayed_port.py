@@ -30,8 +30,9 @@ class RelayedPort:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.lost = False
         self.received = 0
-        self._answer: asyncio.Future[None] = loop.create_future()
-        self._answer.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self.answer: asyncio.Future[None] = loop.create_future()
+        """Done once it has come about, or has not."""
+        self.answer.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._send: Callable[[int, bytes, int], None]
         self._give_up: Callable[[], None]
         self._other: End | None = None
@@ -56,7 +57,7 @@ class RelayedPort:
             TimeoutError: whoever listens does not accept.
             OSError: it cannot be had.
         """
-        await self._answer
+        await self.answer
 
     # -- Channel
 
@@ -86,10 +87,10 @@ class RelayedPort:
     def _answered(self, error: OSError | None) -> bool:
         if error is not None:
             self.lost = True
-            if not self._answer.done():
-                self._answer.set_exception(error)
-        elif not self._answer.done():
-            self._answer.set_result(None)
+            if not self.answer.done():
+                self.answer.set_exception(error)
+        elif not self.answer.done():
+            self.answer.set_result(None)
         return self.lost
 
     def _came(self, data: bytes) -> None:
@@ -175,6 +176,7 @@ class RelayedPort:
         if not self.lost:
             self._give_up()
             self._lose()
+            self.answer.cancel()
 
     def _flush(self) -> None:
         """Send what there is room for; then say the end, and once all was taken on both sides give the channel back."""

@@ -9,6 +9,7 @@ import asyncio
 import heapq
 import logging
 import resource
+import socket
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,12 +21,13 @@ from aviato.server.egress.journal import Journal
 from aviato.server.egress.lookup import LOOKUPS_A_SANDBOX, Lookup
 from aviato.server.egress.policy import make_policy, networks
 from aviato.server.egress.proxy import Proxy
+from aviato.server.link.listeners import SocketListener
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterable, Sequence
 
     from aviato.server.backends.base import Backend
+    from aviato.server.link.listeners import Listener
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.wire.sandboxes import CreateSandbox
 
@@ -55,7 +57,7 @@ class _Way:
     """The way out of one sandbox, or of a place that one may get."""
 
     sandbox_id: str
-    listener: socket.socket
+    listener: Listener
     proxy: Proxy
     connections: set[asyncio.Task[None]] = field(default_factory=set)
     is_logged: bool = True
@@ -139,18 +141,20 @@ class Egress:
             way.sandbox_id, way.is_logged = sandbox.sandbox_id, True
             self._ways[sandbox.sandbox_id] = way
 
-    async def _listener(self, place_id: str, request: CreateSandbox) -> socket.socket | None:
+    async def _listener(self, place_id: str, request: CreateSandbox) -> Listener | None:
         """What process 1 makes inside; None where there is no way out."""
         port = port_of(request)
-        if port is None or Capability.EGRESS not in self._backend.capabilities:
+        is_brought = self._backend.brings_internet and request.egress_mode == "internet"
+        if port is None or is_brought or Capability.EGRESS not in self._backend.capabilities:
             return None  # There is none, or the backend has brought it about.
         channel = await self._backend.open_descriptor_channel(place_id)
         try:
-            return await channel.listen(port)
+            made = await channel.listen(port)
+            return SocketListener(made) if isinstance(made, socket.socket) else made
         finally:
             channel.close()
 
-    def _serve(self, owner_id: str, listener: socket.socket, request: CreateSandbox, *, is_logged: bool = True) -> None:
+    def _serve(self, owner_id: str, listener: Listener, request: CreateSandbox, *, is_logged: bool = True) -> None:
         assert request.egress_mode is not None
 
         def note(entry: dict[str, Any]) -> None:
@@ -159,7 +163,6 @@ class Egress:
 
         asker = asyncio.Semaphore(LOOKUPS_A_SANDBOX)
         proxy = Proxy(make_policy(request.egress_mode, self._allowed), self.lookup, asker, note)
-        listener.setblocking(False)
         way = self._ways[owner_id] = _Way(owner_id, listener, proxy, is_logged=is_logged)
         self._accept_from(way)
 
@@ -191,15 +194,15 @@ class Egress:
 
     def _accept_from(self, way: _Way) -> None:
         self._full.discard(way)
-        if not way.accepting and way.listener.fileno() >= 0:
+        if not way.accepting:
             way.accepting = True
-            asyncio.get_running_loop().add_reader(way.listener.fileno(), self._accept, way)
+            way.listener.watch(partial(self._accept, way))
 
     def _accept_no_more(self, way: _Way) -> None:
         self._full.discard(way)
         if way.accepting:
             way.accepting = False
-            asyncio.get_running_loop().remove_reader(way.listener.fileno())
+            way.listener.unwatch()
 
     def _accept(self, way: _Way) -> None:
         for _ in range(ACCEPTS_A_TURN):
@@ -216,7 +219,7 @@ class Egress:
                 asyncio.get_running_loop().call_later(ACCEPTS_A_TURN / CONNECTIONS_A_SECOND, self._accept_from, way)
                 return
             try:
-                sock, _ = way.listener.accept()
+                sock = way.listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 way.credit += 1
                 return
@@ -224,7 +227,6 @@ class Egress:
                 self._pause(way, f"cannot connect to the network: {error}")
                 asyncio.get_running_loop().call_later(FULL_SECONDS, self._accept_from, way)
                 return
-            sock.setblocking(False)
             task = asyncio.create_task(way.proxy.serve(sock), name=f"egress of {way.sandbox_id}")
             way.connections.add(task)
             self._connections += 1
@@ -240,7 +242,7 @@ class Egress:
             log.warning("sandbox %s %s; others wait", way.sandbox_id, why)
 
     def _ended(self, way: _Way, sock: socket.socket, task: asyncio.Task[None]) -> None:
-        sock.close()  # A task that is cancelled before its first step has not.
+        way.listener.finish(sock)
         way.connections.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a connection of sandbox %s to the network broke off", way.sandbox_id, exc_info=error)

@@ -31,13 +31,23 @@ pub enum Open {
 }
 
 impl Open {
-    /// Whether it counts as use of the sandbox. What was read whole stays open until its channel is used again.
-    pub fn is_use(&self) -> bool {
+    /// Whether nothing more comes of it. What was read whole stays open until its channel is used again.
+    pub fn is_over(&self) -> bool {
         match self {
-            Open::Outgoing(outgoing) => !outgoing.is_over(),
-            Open::Relayed(relayed) => !relayed.is_over(),
-            Open::Input { .. } | Open::Incoming(_) | Open::Tree(_) => true,
+            Open::Outgoing(outgoing) => outgoing.is_over(),
+            Open::Relayed(relayed) => relayed.is_over(),
+            Open::Input { .. } | Open::Incoming(_) | Open::Tree(_) => false,
         }
+    }
+
+    /// Whether the server has asked for it, and not the inside.
+    pub fn is_asked(&self) -> bool {
+        !matches!(self, Open::Relayed(relayed) if !relayed.is_asked())
+    }
+
+    /// Whether it counts as use of the sandbox.
+    pub fn is_use(&self) -> bool {
+        self.is_asked() && !self.is_over()
     }
 
     /// Whether everybody is to stand still for it.

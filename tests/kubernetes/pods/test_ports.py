@@ -1,13 +1,15 @@
-"""Exposed ports of pods: addresses of the server, and nothing that opens in the cluster."""
+"""Exposed ports of pods, and lists of hosts: the server's ports and proxy, and nothing that opens in the cluster."""
 
 from __future__ import annotations
 
 import hashlib
+import http.server
 import os
 import socket
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,6 +33,7 @@ def serve(sock):
 while True:
     threading.Thread(target=serve, args=[listener.accept()[0]]).start()
 """
+NO_PROXY = {"NO_PROXY": "", "no_proxy": ""}
 BLOCKS = """
 import socket, time
 made = [socket.create_connection(("127.0.0.1", 7723)) for _ in range(50)]
@@ -119,4 +122,67 @@ def test_another_server_has_addresses_of_its_own(make_kubernetes: Callable[..., 
         return False
 
     wait_until(is_free)
+    again.stop(graceful_shutdown_seconds=0).result()
+
+
+# -- lists of hosts ------------------------------------------------------------------------------------------------------------
+
+ASKS_OFTEN = """
+import concurrent.futures, sys, urllib.error, urllib.request
+def ask(_):
+    try:
+        return urllib.request.urlopen(sys.argv[1], timeout=20).read()
+    except urllib.error.HTTPError as error:
+        return b"HTTP %d" % error.code
+with concurrent.futures.ThreadPoolExecutor(20) as pool:
+    print({len(found) if len(found) > 100 else found for found in pool.map(ask, range(60))})
+"""
+
+
+@pytest.fixture
+def web() -> Iterator[int]:
+    """The port of a web server on the machine of the server."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(bytes(200_000))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
+        thread = threading.Thread(target=web.serve_forever, args=(0.05,))
+        thread.start()
+        yield web.server_address[1]
+        web.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("way", ["direct", "forward"])
+def test_a_list_of_hosts(make_kubernetes: Callable[..., Any], namespace: Namespace, web: int, way: str) -> None:
+    make_kubernetes(kubernetes_reach=way, egress_allow_cidr="127.0.0.0/8")
+    with aviato.Session() as session:
+        sandbox = session.sandbox(network=aviato.NetworkOptions(egress_mode=["127.0.0.1"]), environment_variables=NO_PROXY)
+        url = f"http://127.0.0.1:{web}/"
+        assert sandbox.exec(["python3", "-c", ASKS_OFTEN, url]).result().stdout == "{200000}\n"
+        assert sandbox.exec(["python3", "-c", ASKS_OFTEN, "http://other.example/"]).result().stdout == "{b'HTTP 403'}\n"
+        labels = namespace.pod(sandbox.sandbox_id)["metadata"]["labels"]
+        assert labels["aviato.dev/network"] == "none", "the policy is the closed one"
+        assert any("network: " in line for line in sandbox.unkept_promises)
+
+
+def test_a_list_of_hosts_with_ports_and_another_server(make_kubernetes: Callable[..., Any], web: int) -> None:
+    """What takes it over has both, and connections that are new go on."""
+    given = {"kubernetes_claim": "hosts", "egress_allow_cidr": "127.0.0.0/8"}
+    make_kubernetes(**given)
+    network = aviato.NetworkOptions(egress_mode=["127.0.0.1"])
+    sandbox = aviato.Sandbox.run(detached=True, ports=[8000, 3128], network=network, environment_variables=NO_PROXY)
+    ask = ["python3", "-c", ASKS_OFTEN, f"http://127.0.0.1:{web}/"]
+    assert sandbox.exec(ask).result().stdout == "{200000}\n"
+    make_kubernetes(**given)
+    again = aviato.Sandbox.from_id(sandbox.sandbox_id).result()
+    assert again.exec(ask).result().stdout == "{200000}\n"
+    assert get(begin(again, SERVES) + "x") == b"from inside: /x"
     again.stop(graceful_shutdown_seconds=0).result()

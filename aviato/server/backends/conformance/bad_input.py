@@ -261,6 +261,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "rest": {},
     "write_tree": {"path": "/tmp/new"},
     "dial": {"port": 1, "window": 1 << 20},
+    "listen": {"port": 1},
+    "accept": {"port": 1, "window": 1 << 20},
 }
 """What each operation cannot be without."""
 

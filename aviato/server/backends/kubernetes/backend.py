@@ -32,7 +32,7 @@ from aviato.server.backends.kubernetes.reach import NotReached, begin, reach
 from aviato.server.backends.kubernetes.sandbox_maker import SandboxMaker
 from aviato.server.backends.kubernetes.start_errors import did_not_start
 from aviato.server.backends.landlock import rules
-from aviato.server.backends.local import bounds, filters
+from aviato.server.backends.local import bounds, filters, way_out
 from aviato.server.backends.local import probe as local_probe
 from aviato.server.backends.local.plan import BASE_ENVIRONMENT, ONE_ID
 from aviato.server.link.link import Configuration, Ended, Process1Link, SandboxGone
@@ -81,6 +81,7 @@ class KubernetesBackend(Backend):
         {
             *(
                 Capability.PORTS,
+                Capability.EGRESS,
                 Capability.INTERNET,
                 Capability.PLACES,
                 Capability.LOCAL_SOCKETS,
@@ -89,6 +90,7 @@ class KubernetesBackend(Backend):
             *(Capability.IMAGES, Capability.POOLS),
         }
     )
+    brings_internet = True
     own_ports = frozenset({objects.PORT})
     shares_sandboxes = True
     creates_at_once = 24
@@ -356,13 +358,18 @@ class KubernetesBackend(Backend):
 
     def _configuration(self, spec: SandboxSpec) -> Configuration:
         held = self.limits(spec)
+        proxy = None if spec.network == "internet" else spec.egress_port
         base = dict(BASE_ENVIRONMENT)
         if self._options.security == "restricted":
             base |= {"HOME": objects.WORKSPACE, "USER": "aviato", "LOGNAME": "aviato", **ONE_ID}
         return Configuration.of(
             {
                 "base_environment": base,
-                "environment": {**spec.environment, **spec.secrets},
+                "environment": {
+                    **way_out.environment(proxy, spec.host_name or spec.sandbox_id),
+                    **spec.environment,
+                    **spec.secrets,
+                },
                 "working_dir": spec.working_dir or "",
                 "user": None,
                 "nice": 0,
