@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 READY = 16
 """So many connections are waited for ahead: a request more each would be a way more."""
-MOST = 256
+MOST = 192
 """With those that are over for the server, and whose last bytes the inside has not taken."""
 AGAIN_SECONDS = 0.2
+PAIR_BYTES = 64 << 10
+"""Of each of the two sockets between proxy and relay: what waits for a slow reader is memory of this machine's."""
 LAST_SECONDS = 30.0
 """So long the inside may take to read what was written last."""
 
@@ -81,6 +83,7 @@ class RelayedListener:
         own = _NearEnd(fileno=near.detach())
         for sock in (own, theirs):
             sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PAIR_BYTES)
         task = self._loop.create_task(relay(theirs, self._connected.popleft()), name=f"a connection to port {self._port}")
         task.add_done_callback(partial(self._passed_on, theirs))
         own.broken = task.cancel
