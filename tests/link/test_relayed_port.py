@@ -11,10 +11,12 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aviato.server.backends.kubernetes.backend import KubernetesBackend
 from aviato.server.link.link import Configuration, Process1Link
 from aviato.server.link.port_calls import RelayedPorts
 from aviato.server.link.relayed_port import WINDOW_BYTES
@@ -506,3 +508,18 @@ async def test_another_server_takes_it_up(there: Place, link: Process1Link) -> N
     async with outside(second, port):
         assert await waiting == b"heard between"
     second.detach()
+
+
+async def test_of_an_older_process_1_it_is_said(link: Process1Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(link.hello, "features", ["exec"])
+    with pytest.raises(OSError, match="version"):
+        await RelayedPorts(link).listen(free_port())
+    monkeypatch.setitem(link.hello, "features", ["exec", "dial"])
+    backend = KubernetesBackend(Path("/nowhere"))
+    monkeypatch.setattr(backend, "_links", {"sb-1": link})
+    assert (await backend.open_descriptor_channel("sb-1")).open
+    monkeypatch.setitem(link.hello, "features", ["exec"])
+    with pytest.raises(OSError, match="--kubernetes-init-image"):
+        await backend.open_descriptor_channel("sb-1")
+    with pytest.raises(ConnectionRefusedError):
+        await backend.open_descriptor_channel("sb-2")
