@@ -12,6 +12,7 @@ from aviato.exceptions import SandboxUnavailableError
 from aviato.server.link.ended import SandboxGone
 from aviato.server.service import recovery
 from aviato.server.state_dir import StateDirectory
+from aviato.wire.ids import new_exec_id
 from tests.base_roots import share
 
 pytestmark = pytest.mark.anyio
@@ -189,3 +190,19 @@ async def test_one_that_is_handed_over_while_the_store_takes_nothing_holds_up_no
             await asyncio.sleep(0.01)
     stopping.cancel()
     await asyncio.gather(stopping, return_exceptions=True)
+
+
+async def test_a_detached_command_is_not_killed_where_another_server_has_its_sandbox(two, monkeypatch):
+    """That does not know which commands are: one that nobody reads may be meant so."""
+    monkeypatch.setattr("aviato.server.service.execs.ABANDONED_SECONDS", 0.1)
+    a, b = two
+    made = await a.running(detached=True)
+    exec_id = new_exec_id()
+    body = {"exec_id": exec_id, "command": ["hang"], "detach": True}
+    (await a.http.post(f"{a.base}/v1/sandboxes/{made['sandbox_id']}/execs", json=body)).close()
+    link = a.backend.cluster.links[made["sandbox_id"]]
+    while exec_id not in link.execs:
+        await asyncio.sleep(0.01)
+    assert (await b.wait(made["sandbox_id"], "running"))["status"] == "running"
+    await asyncio.sleep(0.5)
+    assert not b.backend.cluster.links[made["sandbox_id"]].execs[exec_id].over

@@ -340,8 +340,8 @@ async def test_one_that_is_told_to_end_while_it_is_found_again_ends(serving, fol
         lease_id = client.lease_id
     restore = Execs.restore
 
-    async def restoring(execs, sandbox):
-        await restore(execs, sandbox)
+    async def restoring(execs, sandbox, **how):
+        await restore(execs, sandbox, **how)
         leases = sandbox.lifecycle._leases
         leases.close(lease_id)  # As one that expires just then.
 

@@ -77,14 +77,18 @@ class Execs:
         self._recorded: dict[tuple[str, str, str], ExecFeed] = {}
         """Readers of detached commands, by sandbox, command and reader; also of those whose sandbox has ended."""
 
-    async def restore(self, sandbox: LiveSandbox) -> None:
-        """Find what an earlier server knew of the commands of a sandbox, before a request asks for them."""
+    async def restore(self, sandbox: LiveSandbox, *, is_others: bool) -> None:
+        """Find what an earlier server knew of the commands of a sandbox, before a request asks for them.
+
+        Which are detached only that has on its disk: of another server's sandbox none is killed since nobody reads it.
+        """
         await self._detached.restore(sandbox)
         assert sandbox.link is not None
         for exec_id in sandbox.link.hello["execs"]:
             if exec_id != sandbox.main_exec_id and exec_id not in sandbox.execs and sandbox.record.detached:
                 state = sandbox.execs[exec_id] = ExecState(exec_id=exec_id, sandbox_id=sandbox.sandbox_id, started=True)
-                self._abandon(sandbox, state)
+                if not is_others:
+                    self._abandon(sandbox, state)
 
     def start(self, sandbox_id: str, request: ExecRequest, memory: Memory | None = None) -> ExecFeed:
         """Run a command, or join it if its id is known; on a pending sandbox it waits for its place.

@@ -211,7 +211,7 @@ class Recovery:
             return
         sandbox.link = link
         try:
-            await self._execs.restore(sandbox)
+            await self._execs.restore(sandbox, is_others=is_others)
             await self._lifecycle.run(sandbox)
         except AviatoError as error:
             sandbox.settle(not_started(error))
