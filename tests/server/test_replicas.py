@@ -12,6 +12,7 @@ from aviato.exceptions import SandboxUnavailableError
 from aviato.server.link.ended import SandboxGone
 from aviato.server.service import recovery
 from aviato.server.state_dir import StateDirectory
+from aviato.wire.frames import FrameDecoder, FrameType
 from aviato.wire.ids import new_exec_id
 from tests.base_roots import share
 
@@ -61,7 +62,7 @@ def member(backend):
             older = self.cluster.links.get(sandbox_id)
             if older is None:
                 return None
-            link = type(older)(self, self.links[sandbox_id].spec if sandbox_id in self.links else _Spec(sandbox_id))
+            link = type(older)(self, _Spec(sandbox_id))
             link.execs, link.active, link.files = older.execs, older.active, older.files
             link.hello = {"execs": {exec_id: {} for exec_id in older.active}, "configured": True}
             older.end("taken")
@@ -78,6 +79,11 @@ def member(backend):
             return list(self.cluster.links)
 
     return Member
+
+
+def decode(data):
+    """Frames as `(type name, payload)`."""
+    return [(FrameType(frame.type).name, frame.payload) for frame in FrameDecoder().feed(data)]
 
 
 class _Spec:
@@ -206,3 +212,25 @@ async def test_a_detached_command_is_not_killed_where_another_server_has_its_san
     assert (await b.wait(made["sandbox_id"], "running"))["status"] == "running"
     await asyncio.sleep(0.5)
     assert not b.backend.cluster.links[made["sandbox_id"]].execs[exec_id].over
+
+
+async def test_what_is_kept_of_a_detached_command_is_there_when_its_sandbox_comes_back(two):
+    a, b = two
+    made = await a.running(detached=True)
+    path, exec_id = f"/v1/sandboxes/{made['sandbox_id']}", new_exec_id()
+    (await a.http.post(f"{a.base}{path}/execs", json={"exec_id": exec_id, "command": ["hang"], "detach": True})).close()
+    links = a.backend.cluster.links
+    while exec_id not in links[made["sandbox_id"]].execs:
+        await asyncio.sleep(0.01)
+    links[made["sandbox_id"]].execs[exec_id].write(b"first\n")
+    while not any(ack[1] for ack in links[made["sandbox_id"]].acknowledged):
+        await asyncio.sleep(0.01)
+    run = links[made["sandbox_id"]].execs[exec_id]
+    run.frames = [frame for frame in run.frames if frame.type != FrameType.DATA]  # As process 1 has it no more.
+    for server in (b, a):
+        assert (await server.call("GET", path, expect=200))["status"] == "running"
+    links[made["sandbox_id"]].execs[exec_id].write(b"second\n")
+    links[made["sandbox_id"]].execs[exec_id].exit(0)
+    await asyncio.sleep(0.5)  # What was to be taken away is.
+    frames = decode(await a.call("GET", f"{path}/execs/{exec_id}?stdout=0&stderr=0&reader_id=r", expect=200))
+    assert b"".join(payload for kind, payload in frames if kind == "DATA") == b"first\nsecond\n"

@@ -64,6 +64,9 @@ class Detached:
 
     async def restore(self, sandbox: LiveSandbox) -> None:
         """Find the commands that an earlier server kept, before a request asks for them."""
+        if (removal := self._removals.get(sandbox.sandbox_id)) is not None:
+            removal.cancel()  # It was with another server, and has come back.
+            await asyncio.wait((removal,))
         for exec_id, output in await in_thread(self._load, sandbox.sandbox_id):
             state = self._found(sandbox, exec_id, output)
             if sandbox.link is None:
@@ -94,6 +97,16 @@ class Detached:
                 self._left[sandbox.sandbox_id, state.exec_id] = sandbox, state
         if states:
             self._removing(sandbox.sandbox_id, self._forget(sandbox, states))
+
+    def hand_over(self, sandbox: LiveSandbox) -> None:
+        """Another server has its sandbox: what was kept stays for a while, since it may come back."""
+
+        async def remove() -> None:
+            await asyncio.sleep(KEPT_SECONDS)
+            await in_thread(self._take_away, sandbox.sandbox_id)
+
+        if any(state.recorded is not None for state in sandbox.execs.values()):
+            self._removing(sandbox.sandbox_id, remove())
 
     async def clear(self, known: Container[str], record_of: Callable[[str], SandboxRecord | None]) -> None:
         """Take away what is left of sandboxes that nobody knows; results of ended ones wait for one more period."""

@@ -22,7 +22,7 @@ from aviato.system.threads import in_thread
 from aviato.wire.images import ImagePull
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from aviato.server.backends.base import Backend, ResolvedImage, SandboxSpec
     from aviato.server.service.detached import Detached
@@ -388,15 +388,15 @@ class Lifecycle:
         sandbox.settle(taken())
         sandbox.tell_running()
         self._registry.forget(sandbox.sandbox_id)
-        self._forget(sandbox)
+        self._forget(sandbox, self._detached.hand_over)
 
-    def _forget(self, sandbox: LiveSandbox) -> None:
+    def _forget(self, sandbox: LiveSandbox, leave: Callable[[LiveSandbox], None] | None = None) -> None:
         del self._registry.live[sandbox.sandbox_id]
         self._registry.let_go.pop(sandbox.sandbox_id, None)
         self._slots.gone(sandbox)
         try:
             self._leases.forget(sandbox)
-            self._detached.forget(sandbox)
+            (leave or self._detached.forget)(sandbox)
         finally:
             sandbox.remove()
 
