@@ -23,6 +23,8 @@ AFTER_SECONDS = 0.1
 """After a limit of its life, the server has ended it."""
 AT_A_TIME = 8
 """Sandboxes that are waited for to run, and to end: a request each. The others have their turn after them."""
+MISSED_AGAIN_SECONDS = 15.0
+"""What a server misses in spite of having been asked for it is not asked for more often."""
 
 
 class Following:
@@ -38,7 +40,9 @@ class Following:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._turns = {until: asyncio.Semaphore(AT_A_TIME) for until in ("running", "ended")}
+        self._turns = {what: asyncio.Semaphore(AT_A_TIME) for what in ("running", "ended", "missed")}
+        self._missed: tuple[int, int] | None = None
+        self._missed_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
         self._made: weakref.WeakSet[KnownSandbox] = weakref.WeakSet()
@@ -77,6 +81,24 @@ class Following:
         if handle not in self._ending and not handle.is_known_to_be("ended"):
             self._ending.add(handle)
             self._begin(self._wait(weakref.ref(handle), "ended"))
+
+    def kept(self, count: int | None, alive: int) -> None:
+        """A server holds sandboxes by the lease of this process. Where it has fewer than live, another one has the rest.
+
+        That one lets them end by the lease, which nobody renews there. Whoever is asked for a sandbox has it from then on.
+
+        Args:
+            count: how many it has; None: it does not say.
+            alive: how many were alive when it was asked.
+        """
+        now = time.monotonic()
+        if count is None or count >= alive:
+            self._missed = None
+        elif self._missed != (count, alive) or now - self._missed_at >= MISSED_AGAIN_SECONDS:
+            self._missed, self._missed_at = (count, alive), now
+            for handle in list(self._made):
+                if handle.leased and not handle.is_known_to_be("ended"):
+                    self._begin(self._miss(weakref.ref(handle)))
 
     def stop(self) -> None:
         """Ask no more, until another sandbox is made."""
@@ -120,6 +142,10 @@ class Following:
                 known = await self._ask(ref, until, lambda sandbox_id: self._client.poll(sandbox_id, until))
             if known:
                 return
+
+    async def _miss(self, ref: weakref.ref[KnownSandbox]) -> None:
+        async with self._turns["missed"]:
+            await self._look(ref)
 
     async def _look(self, ref: weakref.ref[KnownSandbox], again_seconds: float | None = None) -> None:
         known = await self._ask(ref, "ended", self._client.get)

@@ -140,6 +140,7 @@ class Lease:
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     async def _renew(self) -> LeaseInfo | None:
+        alive = self.following.alive
         try:
             lease = await self._client.put_lease(self.lease_id)
         except AviatoError as error:
@@ -148,6 +149,7 @@ class Lease:
             logger.log(level, "the lease of this process could not be renewed, and its sandboxes end without: %s", error)
             return None
         self._away = False
+        self.following.kept(lease.sandboxes, alive)
         return lease
 
     # -- the queue

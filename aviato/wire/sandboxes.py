@@ -250,6 +250,8 @@ class LeaseInfo(ResponseModel):
     lease_id: str
     kind: Literal["process", "heartbeat"]
     period_seconds: float
+    sandboxes: int | None = None
+    """How many of its sandboxes this server has; servers before 0.1.0 do not say it."""
 
 
 class Health(ResponseModel):

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from aviato import AsyncClient
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server.link.ended import SandboxGone
 from aviato.server.service import recovery
@@ -102,13 +103,31 @@ async def two(serving, member, tmp_path):
         path.mkdir(mode=0o711)
         share(path)
         backend = member(cluster)
-        async with serving(StateDirectory(str(path)), backend) as (service, client, _):
+        async with serving(StateDirectory(str(path)), backend) as (service, client, socket_path):
             await service.ready()
-            client.service, client.backend = service, backend
+            client.service, client.backend, client.path = service, backend, socket_path
             yield client
 
     async with one("a") as a, one("b") as b:
         yield a, b
+
+
+async def test_a_client_that_comes_to_another_server_brings_what_it_has(two, tmp_path):
+    """It asks for none of them: without it the first server would let them end by the lease that nobody renews there."""
+    a, b = two
+    address = tmp_path / "address"
+    address.symlink_to(a.path)
+    async with AsyncClient(base_url=f"unix:{address}") as client:
+        sandboxes = [await client.sandbox() for _ in range(3)]
+        made = {sandbox.sandbox_id for sandbox in sandboxes}
+        assert made <= set(a.service.registry.live)
+        (tmp_path / "next").symlink_to(b.path)
+        (tmp_path / "next").rename(address)
+        await a.sessions.close(0.1)
+        async with asyncio.timeout(20):
+            while not made <= set(b.service.registry.live):
+                await asyncio.sleep(0.05)
+        assert not made & set(a.service.registry.live)
 
 
 async def test_all_who_ask_at_once_have_it(two):

@@ -116,7 +116,8 @@ class Leases:
 
     def info(self, lease: Lease) -> LeaseInfo:
         """A lease as clients see it."""
-        return LeaseInfo(lease_id=lease.lease_id, kind=lease.kind, period_seconds=self.period_seconds)
+        count = len(lease.sandboxes)
+        return LeaseInfo(lease_id=lease.lease_id, kind=lease.kind, period_seconds=self.period_seconds, sandboxes=count)
 
     def attach(self, lease: Lease, sandbox: LiveSandbox) -> None:
         """Put a sandbox under a lease."""
