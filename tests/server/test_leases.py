@@ -94,7 +94,7 @@ async def test_a_process_that_lives_is_found_again_after_a_restart(serving, fold
 
 async def test_leases_over_http(server):
     lease = await server.call("PUT", f"/v1/leases/{server.lease_id}", expect=200)
-    assert lease == {"lease_id": server.lease_id, "kind": "process", "period_seconds": 60.0}
+    assert lease == {"lease_id": server.lease_id, "kind": "process", "period_seconds": 60.0, "sandboxes": 0}
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         await server.call("PUT", f"/v1/leases/{server.lease_id}", expect=200)
