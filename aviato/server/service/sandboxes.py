@@ -216,6 +216,8 @@ class Sandboxes:
         # One that need not wait begins at once, which then is on record from the first.
         if sandbox.place.done():
             sandbox.record = record = record.but(begun=True)
+            if spec.record is not None:
+                sandbox.spec = self._lifecycle.spec(sandbox)  # What other servers read of it has its limits and ports, too.
         else:
             sandbox.spec = None  # It can hold files a second time.
         try:

@@ -48,8 +48,8 @@ def begin(sandbox: aviato.Sandbox, program: str) -> str:
     return sandbox.wait_for_port(8000).result()
 
 
-def get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=20) as answer:
+def get(url: str, path: str = "x") -> bytes:
+    with urllib.request.urlopen(f"{url}/{path}", timeout=20) as answer:
         return bytes(answer.read())
 
 
@@ -77,7 +77,7 @@ def test_what_listens_is_reached(make_kubernetes: Callable[..., Any], way: str) 
 
 def test_nothing_opens_in_the_cluster(session: aviato.Session, namespace: Namespace) -> None:
     sandbox = session.sandbox(ports=[8000, 8001])
-    assert get(begin(sandbox, SERVES) + "x") == b"from inside: /x"
+    assert get(begin(sandbox, SERVES)) == b"from inside: /x"
     with pytest.raises(urllib.error.HTTPError) as caught:
         get(sandbox.service_urls[8001])
     caught.value.close()
@@ -101,22 +101,23 @@ def test_code_inside_keeps_nobody_out(session: aviato.Session) -> None:
     url = begin(sandbox, SERVES)
     holder = sandbox.exec(["python3", "-c", BLOCKS])
     assert next(iter(holder.stdout)) == "held\n"
-    assert get(url + "x") == b"from inside: /x"
+    assert get(url) == b"from inside: /x"
 
 
 def test_another_server_has_addresses_of_its_own(make_kubernetes: Callable[..., Any]) -> None:
     make_kubernetes(kubernetes_claim="ports")
     sandbox = aviato.Sandbox.run(detached=True, ports=[8000])
     first = begin(sandbox, SERVES)
-    assert get(first + "one") == b"from inside: /one"
+    assert get(first, "one") == b"from inside: /one"
     make_kubernetes(kubernetes_claim="ports")
     again = aviato.Sandbox.from_id(sandbox.sandbox_id).result()
+    assert again.exposed_ports == (8000,) and again.limits == sandbox.limits
     second = again.wait_for_port(8000).result()
-    assert second != first and get(second + "two") == b"from inside: /two"
+    assert second != first and get(second, "two") == b"from inside: /two"
 
     def is_free() -> bool:
         try:
-            get(first + "three")
+            get(first)
         except OSError:
             return True
         return False
@@ -184,5 +185,5 @@ def test_a_list_of_hosts_with_ports_and_another_server(make_kubernetes: Callable
     make_kubernetes(**given)
     again = aviato.Sandbox.from_id(sandbox.sandbox_id).result()
     assert again.exec(ask).result().stdout == "{200000}\n"
-    assert get(begin(again, SERVES) + "x") == b"from inside: /x"
+    assert get(begin(again, SERVES)) == b"from inside: /x"
     again.stop(graceful_shutdown_seconds=0).result()
