@@ -122,7 +122,7 @@ def make_pool(namespace: Agents) -> Iterator[Callable[..., str]]:
         for kind in ("sandboxwarmpools", "sandboxtemplates"):
             namespace.kubectl("delete", f"{kind}.extensions.agents.x-k8s.io", name, "--wait=false", check=False)
     namespace.controller.look()
-    # The cluster would do so, too, up to half a minute later; so with pods whose Sandbox has gone before.
-    for kind in ("sandboxes.agents.x-k8s.io", "pods"):
+    # The cluster would do so, too, up to half a minute later; as long may its kubelets take to say that a pod is gone.
+    for kind, how in (("sandboxes.agents.x-k8s.io", []), ("pods", ["--grace-period=0", "--force"])):
         names = [one["metadata"]["name"] for one in namespace.all(kind) if one["metadata"]["name"].startswith(tuple(made))]
-        namespace.kubectl("delete", kind, "--wait=false", "--ignore-not-found", *names) if names else None
+        namespace.kubectl("delete", kind, "--wait=false", "--ignore-not-found", *how, *names) if names else None

@@ -68,9 +68,9 @@ def test_gpus_are_kept_free(make_kubernetes: Callable[..., Any], namespace: Name
         third = session.sandbox(resources={"gpu": 1})
         third.start().result()
         wait_until(lambda: third.get_status() == "pending" and f"Insufficient {GPU}" in str(third.status_reason))
-        with pytest.raises(aviato.OperationTimeoutError, match=rf"pending: unschedulable: .*Insufficient {GPU}") as caught:
+        with pytest.raises(aviato.OperationTimeoutError, match=rf"\(pending: .*Insufficient {GPU}") as caught:
             third.wait(0.1)
-        assert str(caught.value.status_reason).startswith("unschedulable: ")
+        assert f"Insufficient {GPU}" in str(caught.value.status_reason)
         # Who needs none has room.
         other = session.sandbox()
         assert other.exec(["echo", "y"]).result().stdout == "y\n"

@@ -63,7 +63,7 @@ def test_a_secret_opens_a_registry(make_kubernetes: Callable[..., Any], namespac
     names = {password: secret(namespace, image, password) for password in ("secret", "wrong")}
     try:
         for password, advice in ((None, "names no Secret that opens it"), ("wrong", "does not open it")):
-            make_kubernetes(kubernetes_pull_secret=() if password is None else (names[password],))
+            make_kubernetes(**({} if password is None else {"kubernetes_pull_secret": names[password]}))
             with aviato.Session() as session:
                 with pytest.raises(aviato.SandboxImageError, match=image) as caught:
                     session.sandbox(container_image=image, tower_ids=[node]).wait()
@@ -71,7 +71,7 @@ def test_a_secret_opens_a_registry(make_kubernetes: Callable[..., Any], namespac
                     pytest.skip(f"the node {node} does not reach a registry of this machine's loopback")
                 assert advice in str(caught.value) and caught.value.is_infrastructure
                 assert caught.value.reason == "image_pull_failed" and not caught.value.retryable
-        make_kubernetes(kubernetes_pull_secret=(names["wrong"], names["secret"]))
+        make_kubernetes(kubernetes_pull_secret=f"{names['wrong']},{names['secret']}")
         with aviato.Session() as session:
             sandbox = session.sandbox(container_image=image, tower_ids=[node])
             assert sandbox.exec(RUN).result().stdout.startswith("aviato-init ")

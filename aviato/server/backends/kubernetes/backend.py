@@ -264,13 +264,11 @@ class KubernetesBackend(Backend):
             key = await self._asked_for(spec, image.image_id)
         except ClusterError as error:
             raise error.as_error("the pod could not be made", sandbox_id) from error
-        try:
-            sock = await self._started(sandbox_id, image, key)
-        finally:
-            self._trouble.pop(sandbox_id, None)
+        sock = await self._started(sandbox_id, image, key)
         link = await self._begun(spec, sock)
         if (state := self._live_pods().of(sandbox_id)) is not None:
             self._images.learn(image, state)
+        self._trouble.pop(sandbox_id, None)
         self._links[sandbox_id] = link
         return link
 
@@ -490,6 +488,7 @@ class KubernetesBackend(Backend):
 
     async def destroy(self, sandbox_id: str) -> None:
         """See `Backend`."""
+        self._trouble.pop(sandbox_id, None)  # Where it was not begun in time, that says why.
         if (link := self._links.pop(sandbox_id, None)) is not None and link.ended() is None:
             link.detach()
         if self.is_taken(sandbox_id):

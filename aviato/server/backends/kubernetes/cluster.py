@@ -278,7 +278,7 @@ class Cluster:
         query = {"labelSelector": selector, "limit": "500"}
         while True:
             page = await self.ask("GET", path, query=query, accept=NAMES_ALONE if names_alone else None)
-            found += page["items"]
+            found += page["items"] or []  # Of names alone none is no list.
             if not (more := page["metadata"].get("continue")):
                 return found, str(page["metadata"]["resourceVersion"])
             query["continue"] = more
