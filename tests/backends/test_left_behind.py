@@ -98,13 +98,13 @@ async def test_what_has_ended_goes_first_and_what_waits_after_any_start(left):
         left.pods.take(status, found(status, status=status))
     left.pods.take("resists", found("resists", status="ended"))
     left.cluster.places = ["alone", "runs", "waits", "own-runs"]
-    await left.until("ended", "resists", "waits", "alone")
-    # Nothing that runs, nothing of its own, and one that cannot be removed holds up no other.
+    await left.until("ended", "own-ended", "resists", "waits", "alone")
+    # Nothing that runs, nothing of its own that goes on, and one that cannot be removed holds up no other.
     asked = left.cluster.asked
     while left.cluster.asked < asked + 5:
         await asyncio.sleep(0.01)
-    assert set(left.removed) == {"ended", "resists", "waits", "alone"}
-    assert set(left.removed[:2]) == {"ended", "resists"}
+    assert set(left.removed) == {"ended", "own-ended", "resists", "waits", "alone"}
+    assert set(left.removed[:3]) == {"ended", "own-ended", "resists"}
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -139,3 +139,15 @@ async def test_one_that_does_not_answer_is_asked_again(left, monkeypatch):
         assert left.removed == []
         monkeypatch.setattr(reach, "PORT", there.port)
         await left.until("pl-1")
+
+
+def test_whose_a_place_is_says_what_was_asked_for():
+    """A controller may bring labels of a pod back that are older than those of the Sandbox, or of the claim."""
+    made = Left()
+    assert made.maker.server("pl-1") is None
+    made.maker._sandboxes.take("pl-1", found("pl-1", "own"))
+    assert made.maker.server("pl-1") is None, "there is no pod to have"
+    made.pods.take("pl-1", found("pl-1", "other"))
+    assert (made.pods.server("pl-1"), made.maker.server("pl-1")) == ("other", "own")
+    made.pods.take("pl-2", found("pl-2", "other"))
+    assert made.maker.server("pl-2") == "other"

@@ -518,7 +518,7 @@ class KubernetesBackend(Backend):
 
     def is_taken(self, place_id: str) -> bool:
         """See `Backend`."""
-        server = None if self._pods is None else self._pods.server(place_id)
+        server = None if self._pod_maker is None else self._pod_maker.server(place_id)
         return server is not None and server != self._server
 
     async def take_over(self, sandbox_id: str) -> str | None:

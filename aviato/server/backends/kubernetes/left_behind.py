@@ -76,10 +76,10 @@ class LeftBehind:
                     log.warning("the pod of %s cannot be removed: %s", place_id, error.message)
 
     async def _found(self) -> set[tuple[str, str]]:
-        """Places of other servers, and how far each is: it may be one that nobody will go on with."""
+        """Places that nobody may go on with, and how far each is: of other servers, and any whose end nobody has seen."""
         of_pools = set(self._maker.waits_without_end())
         self._begun &= of_pools
-        found = {(one, "ended") for one in self._pods.of_others("ended")}
+        found = {(one, "ended") for one in self._pods.ended()}
         found |= {(one, "waits") for one in (*self._pods.of_others("waits"), *self._maker.without_pod(self._server))}
         found |= {(one, "runs") for one in of_pools - self._begun}
         if time.monotonic() >= self._secrets_at:

@@ -67,6 +67,10 @@ class PodMaker:
         """
         self._pods.take(spec.sandbox_id, await self._cluster.make(self._cluster.path("pods"), pod))
 
+    def server(self, place_id: str) -> str | None:
+        """Which server has a place that has a pod; None: it has none."""
+        return self._pods.server(place_id)
+
     def without_pod(self, server: str) -> list[str]:
         """Places of other servers than this one that have been asked for, and have no pod."""
         return []

@@ -75,6 +75,10 @@ class Pods(Watched[PodState]):
         place_id = self._places.get(sandbox_id)
         return place_id if place_id in self._known else None
 
+    def ended(self) -> list[str]:
+        """Places whose pods have."""
+        return [one for one, state in self._known.items() if state.phase == "ended"]
+
     def of_others(self, phase: Phase) -> list[str]:
         """Places of other servers than this one whose pods are so far."""
         return [one for one, state in self._known.items() if state.phase == phase and self._servers.get(one) != self._server]

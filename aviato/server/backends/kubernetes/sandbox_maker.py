@@ -103,6 +103,12 @@ class SandboxMaker(PodMaker):
             raise _missing(error, spec.sandbox_id) from error
         self._sandboxes.take(spec.sandbox_id, found)
 
+    def server(self, place_id: str) -> str | None:
+        """See `PodMaker`. As what was asked for says: labels of a pod that its controller brings back may be older."""
+        labelled = self._pods.server(place_id)
+        said = self._sandboxes.of(place_id) or self._claims.of(place_id)
+        return labelled if labelled is None or said is None else said.server or labelled
+
     def without_pod(self, server: str) -> list[str]:
         """See `PodMaker`."""
         known = [(one, asked.of(one)) for asked in (self._sandboxes, self._claims) for one in asked.ids()]
