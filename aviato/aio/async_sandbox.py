@@ -87,7 +87,7 @@ class AsyncSandbox(Suggesting):
         """Let it begin anew, as just after its start or as a snapshot has it; returns when it runs again."""
         from aviato.core import resets
 
-        await resets.reset(self._handle, forking.reset_to(to))
+        await resets.reset(self._handle, forking.snapshot_meant(to, "to"))
 
     async def fork(self, n: int = 1, **overrides: Unpack[ForkOptions]) -> list[AsyncSandbox]:
         """Sandboxes that begin with what this one has written; each was asked for when this returns, and fails by itself."""
@@ -195,6 +195,7 @@ class AsyncSandbox(Suggesting):
         result_changes: str | None = None,
         base_commit: str | None = None,
         base_files: Mapping[str, bytes] | None = None,
+        base_snapshot: str | Snapshot | None = None,
         mode: Literal["separate", "in_process"] = "separate",
         timeout_seconds: float | None = None,
         env: Mapping[str, str] | None = None,
@@ -218,6 +219,7 @@ class AsyncSandbox(Suggesting):
             result_changes,
             base_commit,
             base_files,
+            base_snapshot,
         )
         return await grade(self._handle, self._handle.create_fields, request)
 

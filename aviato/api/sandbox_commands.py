@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aviato.bridge.stream import StreamReader
     from aviato.calls.sandbox_state import SandboxState
     from aviato.core.lifecycle import SandboxHandle
-    from aviato.results import GradeResult
+    from aviato.results import GradeResult, Snapshot
 
 
 class SandboxCommands:
@@ -152,6 +152,7 @@ class SandboxCommands:
         result_changes: str | None = None,
         base_commit: str | None = None,
         base_files: Mapping[str, bytes] | None = None,
+        base_snapshot: str | Snapshot | None = None,
         mode: Literal["separate", "in_process"] = "separate",
         timeout_seconds: float | None = None,
         env: Mapping[str, str] | None = None,
@@ -160,7 +161,7 @@ class SandboxCommands:
     ) -> OperationRef[GradeResult]:
         """Grade what this sandbox holds, in new sandboxes of the same image that the policy never was in.
 
-        Of a child of a fork that is what the fork was made of: fork before the policy comes.
+        Of a child of a fork that is what the fork was made of: fork before the policy comes, or name a `base_snapshot`.
 
         All commands of this sandbox but the main one are killed first, with what they left behind. Then the results are copied
         out, and the grader's command runs beside the grader's files. A command of the form `pytest …`, `python -m pytest …` or
@@ -177,6 +178,8 @@ class SandboxCommands:
             base_commit: of that repository: git checks it out in the new sandboxes, and what it ignores is no change. The image
                 has git, and the repository unless `base_files` does. None is the directory as the image has it.
             base_files: path → content that you had put into this sandbox beside its image, before the policy came.
+            base_snapshot: what the new sandboxes begin with, taken before the policy came: an id, a name or what `snapshot()`
+                gave. None is what this sandbox began with, or was reset to.
             mode: `"separate"`: the policy's code stays in a sandbox of its own. What the grader imports from `.py` files
                 are names whose calls run there; arguments and values cross as data (None, bool, numbers, str, bytes, list,
                 tuple, set, frozenset, dict). Results that are data lie in the grader's sandbox, and cannot be executed.
@@ -219,6 +222,7 @@ class SandboxCommands:
             result_changes,
             base_commit,
             base_files,
+            base_snapshot,
         )
 
         async def work(handle: SandboxHandle) -> GradeResult:

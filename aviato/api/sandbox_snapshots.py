@@ -85,7 +85,7 @@ class SandboxSnapshots:
         """
         from aviato.calls import forking
 
-        wanted = forking.reset_to(to)
+        wanted = forking.snapshot_meant(to, "to")
         self._state.used = True
 
         async def work(handle: SandboxHandle) -> None:

@@ -66,15 +66,15 @@ def snapshot_id(given: str) -> str:
     return given
 
 
-def reset_to(given: str | Snapshot | None) -> str | None:
-    """The snapshot that a sandbox is reset to; None: as it was just after its start.
+def snapshot_meant(given: str | Snapshot | None, parameter: str) -> str | None:
+    """The id or name of a snapshot that a parameter is given; None: it is given none.
 
     Raises:
         TypeError, AviatoValidationError: it is none.
     """
     if given is None:
         return None
-    return image_reference(given if isinstance(given, str) else getattr(given, "snapshot_id", cast("str", given)), "to")
+    return image_reference(given if isinstance(given, str) else getattr(given, "snapshot_id", cast("str", given)), parameter)
 
 
 def fields(known: dict[str, Any] | None, image: str, options: ForkOptions) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aviato import defaults as checks
 from aviato.calls.exec_call import output_limit
 from aviato.calls.file_arguments import file_content, file_path
+from aviato.calls.forking import snapshot_meant
 from aviato.exceptions import AviatoValidationError
 from aviato.grading.changes import Changes
 from aviato.grading.gathering import is_pattern
@@ -23,6 +24,8 @@ from aviato.values.text import is_unicode, shown
 
 if TYPE_CHECKING:
     import os
+
+    from aviato.results import Snapshot
 
 LINK = b"aviato_solution"
 MODES = ("separate", "in_process")
@@ -47,6 +50,7 @@ class GradeRequest:
         result_paths: what is copied from the policy's sandbox.
         patterns: as `result_paths`, but they leave it to the policy which files there are.
         changes: a directory of which all is copied that differs from what it was; None: there is none.
+        base_snapshot: what the new sandboxes begin with; None: what the policy's sandbox did.
         allow_startup_files: whether files are copied that a grader's tools load by themselves.
         mode: `separate` or `in_process`.
         timeout_seconds: of the command; None is no limit.
@@ -62,6 +66,7 @@ class GradeRequest:
     result_paths: list[str]
     patterns: list[str]
     changes: Changes | None
+    base_snapshot: str | None
     allow_startup_files: bool
     mode: str
     timeout_seconds: float | None
@@ -103,6 +108,7 @@ def grade_request(
     result_changes: str | None = None,
     base_commit: str | None = None,
     base_files: Mapping[str, bytes] | None = None,
+    base_snapshot: str | Snapshot | None = None,
 ) -> GradeRequest:
     """Check the arguments of a grade.
 
@@ -141,6 +147,7 @@ def grade_request(
         result_paths=results,
         patterns=patterns,
         changes=_changes(result_changes, base_commit, base_files),
+        base_snapshot=snapshot_meant(base_snapshot, "base_snapshot"),
         allow_startup_files=allow_startup_files,
         mode=mode,
         timeout_seconds=checks.limit(seconds),

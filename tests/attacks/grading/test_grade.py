@@ -440,6 +440,32 @@ def test_what_a_policy_does_to_a_child_of_a_fork_is_not_where_it_is_graded(serve
             assert not grade(child, PLAIN).passed
 
 
+def test_a_fork_in_the_middle_of_an_episode_is_graded_over_what_was_before(server: Any, sandbox: aviato.Sandbox) -> None:
+    """Searches over what a policy does fork its sandbox; what it has put there beside its results is not the grader's."""
+    judge = b"def passes(): return False\n"
+    check = b"import sys\nsys.path.append('/srv')\nfrom judge import passes\nimport unittest\n"
+    check += b"class T(unittest.TestCase):\n    def test_it(self): self.assertTrue(passes())\n"
+    sandbox.write_file("/srv/judge.py", judge).result()
+    before = sandbox.snapshot().result()
+    try:
+        sandbox.write_file("/srv/judge.py", judge.replace(b"False", b"True")).result()
+        sandbox.write_file("notes.txt", b"a result").result()
+        for child in sandbox.fork(1):
+            with child:
+
+                def passed(child: aviato.Sandbox = child, **given: Any) -> bool:
+                    command = ["python3", "-m", "unittest", "test_it.py"]
+                    return child.grade({"test_it.py": check}, command, result_paths=["notes.txt"], **given).result().passed
+
+                assert passed(), "what the fork was made of is the policy's"
+                assert not passed(base_snapshot=before)
+                assert not passed(base_snapshot=before.snapshot_id)
+        with pytest.raises(TypeError, match="base_snapshot"):
+            sandbox.grade({"a.py": b""}, ["true"], base_snapshot=3)  # type: ignore[arg-type]
+    finally:
+        aviato.Sandbox.delete_snapshot(before.snapshot_id, base_url=server.url).result()
+
+
 def test_a_sandbox_that_was_reset_to_a_snapshot_is_graded_over_that(server: Any, sandbox: aviato.Sandbox) -> None:
     code = "import sys\nsys.path.append('/srv')\nfrom prepared import two\ndef double(n): return two() * n\n"
     sandbox.write_file("/srv/prepared.py", b"def two(): return 2\n").result()
