@@ -501,6 +501,7 @@ async def test_another_server_takes_it_up(there: Place, link: Process1Link) -> N
     port = free_port()
     async with outside(link, port):
         pass
+    await link.ping()  # Nobody is waited for any more.
     waiting = asyncio.create_task(asked(port, b"between"))
     await asyncio.sleep(0.2)
     assert not waiting.done()
