@@ -51,7 +51,10 @@ class Following:
     @property
     def alive(self) -> int:
         """How many sandboxes may live that this process made, still has an object of, and takes with it."""
-        return sum(handle.leased and not handle.is_known_to_be("ended") for handle in list(self._made))
+        return len(self._living())
+
+    def _living(self) -> list[KnownSandbox]:
+        return [handle for handle in list(self._made) if handle.leased and not handle.is_known_to_be("ended")]
 
     def accepted(self, handle: KnownSandbox) -> None:
         """A sandbox is made, and may not run yet."""
@@ -96,9 +99,8 @@ class Following:
             self._missed = None
         elif self._missed != (count, alive) or now - self._missed_at >= MISSED_AGAIN_SECONDS:
             self._missed, self._missed_at = (count, alive), now
-            for handle in list(self._made):
-                if handle.leased and not handle.is_known_to_be("ended"):
-                    self._begin(self._miss(weakref.ref(handle)))
+            for handle in self._living():
+                self._begin(self._miss(weakref.ref(handle)))
 
     def stop(self) -> None:
         """Ask no more, until another sandbox is made."""

@@ -6,6 +6,7 @@ import http.server
 import threading
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -42,15 +43,15 @@ with socket.create_connection(listener.getsockname()) as one:
 """
 
 
-@pytest.fixture
-def outside() -> Iterator[int]:
-    """The port of a web server on this machine's loopback."""
+@contextmanager
+def answering(body: bytes) -> Iterator[int]:
+    """A web server on this machine's loopback that answers with this; its port."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(b"from outside")
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -61,6 +62,13 @@ def outside() -> Iterator[int]:
         yield web.server_address[1]
         web.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def outside() -> Iterator[int]:
+    """The port of a web server on this machine's loopback."""
+    with answering(b"from outside") as port:
+        yield port
 
 
 @needs(Capability.LOCAL_SOCKETS)

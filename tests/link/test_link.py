@@ -20,14 +20,19 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+async def linked(ours: socket.socket, theirs: socket.socket) -> Process1Link:
+    """The link over one end of a pair, whose other end is process 1's."""
+    connecting = asyncio.create_task(Process1Link.connect("sb-it", ours))
+    hello = {"protocol": 1, "features": [], "execs": {}, "orphan_timeout_seconds": 600}
+    theirs.sendall(encode(FrameType.HELLO, json.dumps(hello).encode()))
+    return await connecting
+
+
 async def test_what_was_said_before_the_end_is_heard_by_who_speaks_into_it() -> None:
     """A write fails before what has come is read: that is heard all the same."""
     ours, theirs = socket.socketpair()
     with theirs:
-        connecting = asyncio.create_task(Process1Link.connect("sb-it", ours))
-        hello = {"protocol": 1, "features": [], "execs": {}, "orphan_timeout_seconds": 600}
-        theirs.sendall(encode(FrameType.HELLO, json.dumps(hello).encode()))
-        link = await connecting
+        link = await linked(ours, theirs)
         theirs.sendall(encode(FrameType.ENDED, b'{"reason": "exited", "returncode": 4}'))
     for _ in range(3):
         link.acknowledge("ex-it", 1, 0, done=False)
@@ -39,10 +44,7 @@ async def test_a_link_that_is_let_go_of_while_its_connection_breaks_fails_nowher
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
     ours, theirs = socket.socketpair()
     with theirs:
-        connecting = asyncio.create_task(Process1Link.connect("sb-it", ours))
-        hello = {"protocol": 1, "features": [], "execs": {}, "orphan_timeout_seconds": 600}
-        theirs.sendall(encode(FrameType.HELLO, json.dumps(hello).encode()))
-        link = await connecting
+        link = await linked(ours, theirs)
     pinging = asyncio.create_task(link.ping())
     await asyncio.sleep(0)  # It writes, which fails.
     link.detach()

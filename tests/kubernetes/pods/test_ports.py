@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import os
 import socket
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import aviato
-from aviato.promises.network import SERVES
+from aviato.promises.network import SERVES, answering
 from tests.kubernetes.pods.conftest import Namespace
 from tests.kubernetes.pods.test_failures import wait_until
 
@@ -143,22 +141,8 @@ with concurrent.futures.ThreadPoolExecutor(20) as pool:
 @pytest.fixture
 def web() -> Iterator[int]:
     """The port of a web server on the machine of the server."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(bytes(200_000))
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
-        thread = threading.Thread(target=web.serve_forever, args=(0.05,))
-        thread.start()
-        yield web.server_address[1]
-        web.shutdown()
-        thread.join()
+    with answering(bytes(200_000)) as port:
+        yield port
 
 
 @pytest.mark.parametrize("way", ["direct", "forward"])
