@@ -56,7 +56,7 @@ class Image:
     def __init__(
         self,
         *tars: bytes,
-        compress: Any = lambda tar: gzip.compress(tar, 1),
+        compress: Any = lambda tar: gzip.compress(tar, 1, mtime=0),
         kind: str = "+gzip",
         platform: dict[str, str] | None = None,
         config: dict[str, Any] | None = None,

@@ -226,7 +226,7 @@ def test_a_server_that_dies_leaves_none_in_part(
 
     asyncio.run(main())
     with Sandbox.run(container_image=layout) as sandbox:
-        assert runs(sandbox) and upper(server, sandbox) == []
+        assert runs(sandbox) and upper(server, sandbox) == [], server.log.read_text()
     server.stop()
 
 

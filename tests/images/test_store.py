@@ -18,11 +18,11 @@ from blockbuster import blockbuster_ctx
 
 from aviato.exceptions import SandboxImageError
 from aviato.server.backends.local import binary
-from aviato.server.images import image_index, image_uses
+from aviato.server.images import image_uses
 from aviato.server.images import layers as layers_module
 from aviato.server.images.file_locks import try_to_hold
 from aviato.server.images.image_errors import disk_error
-from aviato.server.images.image_index import RecordedSnapshot
+from aviato.server.images.image_index import ImageIndex, RecordedSnapshot
 from aviato.server.images.image_snapshots import NewSnapshot
 from aviato.server.images.image_trash import remove_as_oneself
 from aviato.server.images.patience import Patience
@@ -69,7 +69,11 @@ def layers(store):
 
 
 def is_empty(store):
-    return not any(any((store._directory / folder).iterdir()) for folder in ("layers", "blobs", "images", "trash", "pulls"))
+    left = [
+        path for folder in ("layers", "blobs", "images", "trash", "pulls") for path in (store._directory / folder).iterdir()
+    ]
+    assert left == []
+    return True
 
 
 # -- names and ids
@@ -414,13 +418,13 @@ async def test_whoever_finds_a_snapshot_by_one_of_its_names_finds_it_by_each(sto
     recorded = RecordedSnapshot(snapshot_id="sn-" + "a" * 26, sandbox_id="sb-x", image="host", base="host", kind="build")
     names = (recorded.snapshot_id, f"{BUILT}/{'0' * 40}:latest", "a/name:1")
     seen = []
-    replace = image_index._replace
+    replace = ImageIndex._replace
 
-    def replaced(path, value, **how):
-        replace(path, value, **how)
+    def replaced(self, path, value, **how):
+        replace(self, path, value, **how)
         seen.append(tuple(store.find(name) is not None for name in names))
 
-    monkeypatch.setattr(image_index, "_replace", replaced)
+    monkeypatch.setattr(ImageIndex, "_replace", replaced)
 
     async def pieces():
         yield BASE

@@ -109,6 +109,7 @@ class ImageIndex:
         self._images = directory / "images"
         self._names = directory / "names.json"
         self._lock = directory / "lock"
+        self._new = directory / "new.json"
         self._read_names: _Remembered[dict[str, Name]] = _Remembered(_names_of, self._names)
         self._read_records: dict[str, _Remembered[ImageRecord]] = {}
 
@@ -154,7 +155,7 @@ class ImageIndex:
             waits: for the disk. A snapshot's files are not on it either before the kernel writes them, and it would write all
                 of them first.
         """
-        _replace(self.path(record.image_id), asdict(record), waits=waits)
+        self._replace(self.path(record.image_id), asdict(record), waits=waits)
 
     def pin(self, image_id: str, pinned: bool) -> bool:
         """Say whether it stays; False if it is not here. Only within `alone`."""
@@ -177,7 +178,19 @@ class ImageIndex:
             self._put_names({name: meant for name, meant in self.names(anew=True).items() if name not in without})
 
     def _put_names(self, names: dict[str, Name], *, waits: bool = True) -> None:
-        _replace(self._names, {name: asdict(meant) for name, meant in sorted(names.items())}, waits=waits)
+        self._replace(self._names, {name: asdict(meant) for name, meant in sorted(names.items())}, waits=waits)
+
+    def _replace(self, path: Path, value: Any, *, waits: bool) -> None:
+        """A file of JSON, whole or not at all; where it waits for the disk, also when the machine stops.
+
+        Only one process writes at a time, and what it leaves half written, if it is killed, the next one writes over.
+        """
+        with open(self._new, "wb") as file:
+            file.write(json.dumps(value).encode())
+            file.flush()
+            if waits:
+                os.fsync(file.fileno())
+        os.replace(self._new, path)
 
 
 def record_of(data: bytes) -> ImageRecord:
@@ -228,18 +241,3 @@ class _Remembered(Generic[_T]):
 
 def _seen(status: os.stat_result) -> tuple[int, ...]:
     return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _replace(path: Path, value: Any, *, waits: bool) -> None:
-    """A file of JSON, whole or not at all; where it waits for the disk, also when the machine stops."""
-    new = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
-    try:
-        with open(new, "xb") as file:
-            file.write(json.dumps(value).encode())
-            file.flush()
-            if waits:
-                os.fsync(file.fileno())
-        os.replace(new, path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise

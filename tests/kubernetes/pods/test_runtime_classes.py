@@ -66,14 +66,15 @@ def test_one_that_the_cluster_does_not_know(make_kubernetes: Callable[..., Any],
     assert 'RuntimeClass "aviato-none" not found' in said and "kubectl get runtimeclass" in said, said
 
 
+@pytest.mark.timeout(200)
 def test_one_that_no_node_has(make_kubernetes: Callable[..., Any]) -> None:
     """A sandbox of it waits, and says why in the node's words; its start is given up in time."""
     with runtime_class("aviato-no-such-handler") as name:
-        make_kubernetes(kubernetes_runtime_class=name, kubernetes_start=30)
+        make_kubernetes(kubernetes_runtime_class=name, kubernetes_start=75)
         with aviato.Session() as session:
             sandbox = session.sandbox()
             sandbox.start().result()
-            wait_until(lambda: sandbox.get_status() == "pending" and "aviato-no-such-handler" in str(sandbox.status_reason), 29)
-            with pytest.raises(aviato.SandboxFailedError, match=r"longer than 30 s.*aviato-no-such-handler") as caught:
+            wait_until(lambda: sandbox.get_status() == "pending" and "aviato-no-such-handler" in str(sandbox.status_reason), 74)
+            with pytest.raises(aviato.SandboxFailedError, match=r"longer than 75 s.*aviato-no-such-handler") as caught:
                 sandbox.exec(["true"]).result()
             assert caught.value.is_infrastructure
