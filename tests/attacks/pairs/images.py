@@ -208,7 +208,8 @@ async def made(arena: Arena) -> bool:
         async def got(box: Any) -> bool:
             return bool(list(machine.iterdir()))
 
-        return await above(arena, layer, "sys", str(machine), got, limits={"memory": 64 << 20})
+        # Also where the sandbox did not come into being: the directory was made before.
+        return await above(arena, layer, "sys", str(machine), got, limits={"memory": 64 << 20}) or await got(None)
 
 
 @area.attack("read a file of the machine, by a snapshot's link at /usr/local", DIRECTORIES)

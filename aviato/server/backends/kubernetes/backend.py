@@ -407,8 +407,9 @@ class KubernetesBackend(Backend):
         reopen = partial(self._reopened, sandbox_id)
         try:
             link = await asyncio.wait_for(Process1Link.connect(sandbox_id, sock, reopen=reopen), RECONNECT_SECONDS)
-        except (SandboxGone, TimeoutError):
-            return None
+        except SandboxGone as gone:  # Or its connection, which is why its pod alone says that it has ended.
+            message = f"process 1 of {sandbox_id} cannot be reached: its connection ended before it said anything"
+            raise SandboxUnavailableError(message, sandbox_id=sandbox_id, reason="unreachable") from gone
         self._links[sandbox_id] = link
         return link
 
