@@ -16,7 +16,7 @@ import re
 import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aviato.grading.inside.kinds import made_of_parts
+from aviato.grading.inside.kinds import taken
 from aviato.grading.inside.packing import unpack
 from aviato.grading.inside.standin import SolutionFailed, error_of, shown
 from aviato.rl.calls_ahead import NotKnown, call_in, is_call
@@ -298,7 +298,7 @@ def _value(answer: bytes | None) -> Any:
 def _special(form: list[Any]) -> Any:
     """What is not of the plainest kinds."""
     if form[0] == "k" and form[1] != "numpy.ndarray":
-        return made_of_parts(form, _special)
+        return taken(form, _special)
     if form[0] == "h" and form[2][-2] is not None:
         return unpack(form[2][-1], _special)
     raise NeedsGrader

@@ -415,6 +415,26 @@ HOSTILE = {
     ),
 }
 """What passes for nothing, whatever a bare run says."""
+FORGED = """
+import sys
+def f(n):
+    frame = sys._getframe()
+    while "Kept" not in frame.f_globals: frame = frame.f_back
+    frame.f_globals["Kept"].answer = lambda *_: b'{"value":%s}'
+"""
+"""Code that answers with a form of its own writing, in place of what the host makes of its value."""
+LONG = '["k","builtins.range",0,30000000,1]'
+FORMS = {
+    "a range that is too long": LONG,
+    "a deque of one": f'["k","collections.deque",{LONG},null]',
+    "values of one": f'["k","builtins.dict_values",{LONG}]',
+    "an array of one": f'["k","array.array","i",{LONG}]',
+    "a counter of one": f'["k","collections.Counter",{LONG}]',
+    "memory without content": '["k","builtins.memoryview",30000000]',
+    "a class that is not by its name": '["k","builtins.type","__loader__"]',
+    "digits that are too many": '["n",".%s"]' % ("1" * 4299),
+}
+"""What no honest host writes."""
 BARE = """
 import json, sys
 found = []
@@ -454,6 +474,14 @@ def test_nothing_that_was_not_checked_passes(outcomes: Callable[..., list[Outcom
     )
     differ = {name: one.message for name, one in zip(HOSTILE, found, strict=True) if one.reward() != 0.0}
     assert not differ
+
+
+@pytest.mark.parametrize("test", ["assert f(f(3)) == 3", "assert sorted(f(3)) == [1]"])
+def test_what_no_host_would_write_is_no_data(test: str, outcomes: Callable[..., list[Outcome]]) -> None:
+    """It fills nobody's memory, and a test that gives it back is none that cannot be graded."""
+    tasks = [Task(code=FORGED % form, tests=[IMPORT + test], grading="separate") for form in FORMS.values()]
+    found = dict(zip(FORMS, outcomes(tasks, timeout_seconds=15), strict=True))
+    assert {name: one.message for name, one in found.items() if one.reward() != 0.0 or "is no data" not in one.message} == {}
 
 
 @pytest.mark.deep

@@ -19,6 +19,7 @@ if TYPE_CHECKING or __name__.startswith("aviato."):
 LONGEST_RANGE = 10000
 """Items of one that crosses: who makes a list of it makes no more of them."""
 LARGEST_ARRAY_BYTES = 1 << 20
+"""Of one that crosses; it has no longer side either."""
 _SLOTS = (
     "call iter next len getitem setitem delitem contains bool int float index complex abs neg pos invert round trunc floor",
     "ceil enter exit aenter aexit aiter anext await reversed lt le gt ge add radd sub rsub mul rmul truediv rtruediv floordiv",
@@ -31,7 +32,7 @@ PLAIN_ARRAYS = "biufcSU"
 
 
 def parts_of(value: Any) -> list[Any] | None:
-    """The name of a value's kind and what it is made of; None where it is of no kind that is known, or too large."""
+    """The name of a value's kind and what it is made of; None where it is of no kind that is known."""
     kind = type(value)
     name = "%s.%s" % (kind.__module__, kind.__name__)
     take = PARTS.get(name)
@@ -56,16 +57,30 @@ def made_of_parts(form: list[Any], resolve: Callable[[list[Any]], Any]) -> Any:
     return getattr(__import__(module, fromlist=[kind]), kind)(*parts)
 
 
-def _range(value: Any) -> list[Any] | None:
-    return [value.start, value.stop, value.step] if is_short(value) else None
+def taken(form: list[Any], resolve: Callable[[list[Any]], Any]) -> Any:
+    """As `made_of_parts`, of a form that hostile code may have written: nothing comes that an honest host would not give.
+
+    It is small, and can be given back: no test asks for what cannot cross because of what the solution has answered.
+
+    Raises:
+        ValueError: it is no such value; and as `made_of_parts`.
+    """
+    value = made_of_parts(form, resolve)
+    if not is_small(value) or parts_of(value) is None:
+        raise ValueError("a %s that does not cross" % type(value).__name__)
+    return value
 
 
-def is_short(value: range) -> bool:
-    """Whether a range has few items."""
-    try:
-        return len(value) <= LONGEST_RANGE
-    except OverflowError:
-        return False
+def is_small(value: Any) -> bool:
+    """Whether a value of a kind that is known has not much more in it than its form would have."""
+    if type(value) is range:
+        try:
+            return len(value) <= LONGEST_RANGE
+        except OverflowError:
+            return False
+    if (type(value).__module__, type(value).__name__) == ("numpy", "ndarray"):
+        return bool(max(value.nbytes, *value.shape, 0) <= LARGEST_ARRAY_BYTES)
+    return True
 
 
 def _moment(value: Any) -> list[Any]:
@@ -92,7 +107,7 @@ def _time(*parts: Any) -> Any:
 
 
 def _array(value: Any) -> list[Any] | None:
-    if value.dtype.kind not in PLAIN_ARRAYS or value.dtype.names or value.nbytes > LARGEST_ARRAY_BYTES:
+    if value.dtype.kind not in PLAIN_ARRAYS or value.dtype.names:
         return None
     return [value.dtype.str, tuple(value.shape), value.tobytes()]
 
@@ -105,8 +120,33 @@ def _made_array(kind: str, shape: tuple[int, ...], content: bytes) -> Any:
     return numpy.frombuffer(content, numpy.dtype(kind)).reshape(shape).copy()
 
 
+def _listed(items: Any) -> Any:
+    """Items that came one by one: a range has as many as it likes."""
+    if type(items) is not list:
+        raise ValueError("no list of items")
+    return items
+
+
+def _memory(content: Any) -> memoryview:
+    if type(content) is not bytes:
+        raise ValueError("no bytes")
+    return memoryview(content)
+
+
+def _deque(items: Any, most: Any) -> Any:
+    import collections
+
+    return collections.deque(_listed(items), most)
+
+
+def _made_simple_array(kind: Any, items: Any) -> Any:
+    import array
+
+    return array.array(kind, _listed(items))
+
+
 def _dict_of(pairs: Any) -> dict[Any, Any]:
-    check_hashes([key for key, _ in pairs])
+    check_hashes([key for key, _ in _listed(pairs)])
     return dict(pairs)
 
 
@@ -142,7 +182,7 @@ def _built_in(name: Any) -> Any:
 
 
 PARTS: dict[str, Callable[[Any], Any]] = {
-    "builtins.range": _range,
+    "builtins.range": lambda value: [value.start, value.stop, value.step],
     "builtins.slice": lambda value: [value.start, value.stop, value.step],
     "builtins.ellipsis": lambda value: [],
     "builtins.NotImplementedType": lambda value: [],
@@ -170,14 +210,16 @@ PARTS: dict[str, Callable[[Any], Any]] = {
 MADE: dict[str, Callable[..., Any]] = {
     "builtins.ellipsis": lambda: ...,
     "builtins.NotImplementedType": lambda: NotImplemented,
-    "builtins.memoryview": lambda content: memoryview(bytes(content)),
-    "builtins.dict_keys": lambda keys: _dict_of([(key, None) for key in keys]).keys(),
-    "builtins.dict_values": lambda values: dict(enumerate(values)).values(),
+    "builtins.memoryview": _memory,
+    "builtins.dict_keys": lambda keys: _dict_of([(key, None) for key in _listed(keys)]).keys(),
+    "builtins.dict_values": lambda values: dict(enumerate(_listed(values))).values(),
     "builtins.dict_items": lambda pairs: _dict_of(pairs).items(),
     "builtins.type": _built_in,
+    "array.array": _made_simple_array,
     "collections.Counter": _counter,
     "collections.OrderedDict": _ordered,
     "collections.defaultdict": _default,
+    "collections.deque": _deque,
     "datetime.datetime": _datetime,
     "datetime.time": _time,
     "datetime.timezone": _zone,

@@ -98,17 +98,19 @@ def exact_number(tag: str, items: list[Any]) -> Any:
     """The `Decimal` or the `Fraction` of a form, as `form_of_number` gives it."""
     if not all(isinstance(item, str) and len(item) <= LONGEST_NUMBER for item in items):
         raise ValueError("a number that is too long")
+    found: Any
     try:
         if tag == "r":
             from fractions import Fraction
 
-            return Fraction(int(items[0], 16), int(items[1], 16))
-        from decimal import Decimal
+            found = Fraction(int(items[0], 16), int(items[1], 16))
+        else:
+            from decimal import Decimal
 
-        found = Decimal(items[0])
+            found = Decimal(items[0])
     except ArithmeticError:
         raise ValueError("no number") from None
-    if found.is_snan() or abs(found.adjusted()) > LONGEST_NUMBER:
+    if form_of_number(found) is None:
         raise ValueError("a number that is too large")
     return found
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aviato.grading.inside.calls import written
-    from aviato.grading.inside.kinds import SLOTS, parts_of
+    from aviato.grading.inside.kinds import SLOTS, is_small, parts_of
     from aviato.grading.inside.packing import form_of_number, pack, plain_of
 
 BASES = (int, str, float, tuple, bytes, frozenset)
@@ -43,7 +43,7 @@ class Kept:
         number = form_of_number(value)
         if number is not None:
             return number
-        parts = parts_of(value)
+        parts = parts_of(value) if is_small(value) else None
         if parts is not None:
             return ["k", *[pack(part, self.refer, 1, True) for part in parts]]
         plain = plain_of(value)
@@ -94,7 +94,7 @@ class Kept:
     def data(self, value: Any) -> bytes:
         """The data that an object is."""
         if isinstance(value, range):
-            form = ["k", "builtins.range", *[pack(each, self.refer) for each in (value.start, value.stop, value.step)]]
+            form = pack((value.start, value.stop, value.step), self.refer)  # However long it is.
         elif isinstance(value, CHANGING):
             form = pack(value, self.refer, 1)
         else:
