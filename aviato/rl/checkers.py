@@ -34,6 +34,8 @@ ACCEPTED, REFUSED = 0, (1, 2, 4, 7, 8)
 """Returncodes of testlib's: wrong answer, presentation, dirt at the end, points, an end too early."""
 PARTIAL = range(16, 118)
 """The same: a part of the points."""
+ALL_POINTS = (1, 100)
+"""Of a checker by open-r1's convention, as its harness has it."""
 
 
 async def checked(fresh: Fresh, checker: Checker, answers: Sequence[tuple[ProgramCase, bytes]]) -> list[tuple[bool, str]]:
@@ -137,11 +139,14 @@ def _answer(checker: Checker, ran: Ran) -> tuple[bool, str] | None:
         if ran.returncode == ACCEPTED:
             return True, ""
         return (False, f"the checker says: {said}") if ran.returncode in REFUSED or ran.returncode in PARTIAL else None
-    words = ran.stdout.split()
-    try:
-        points = float(words[-1]) if ran.returncode == 0 and words else None
-    except ValueError:
-        points = None
-    if points is None:
+    text = ran.stdout.strip()
+    if ran.returncode != 0 or not text:
         return None
-    return (True, "") if points >= 1 else (False, f"the checker gives {points:g} of 1")
+    try:
+        points = float(text)
+    except ValueError:
+        # Whatever number ends it: words may name what was printed.
+        return False, f"the checker says: {shown(text.decode(errors='replace'), 200)}"
+    if points in ALL_POINTS:
+        return True, ""
+    return False, f"the checker gives {points:g}" + (" of 1" if points < 1 else ": neither 1 nor 100")

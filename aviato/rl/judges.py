@@ -154,8 +154,8 @@ def checker(
         language: a name of `aviato.languages.RECIPES`, or another that is used for it, such as `py` or `C++`.
         convention: how it is called and answers. `"testlib"`: with the files of input, output and answer; it ends with 0 if
             the output is right, with 1 or 2 if not, and with 7 for a part of the points, which is not right. `"open-r1"`: with
-            the files of input, expected output and output; the last word that it prints is its share of the points, and 1
-            is right. None is testlib's for sources that name `testlib.h`, and else open-r1's.
+            the files of input, expected output and output; it ends with 0 and prints its points and nothing else, and 1 or
+            100 is right. None is testlib's for sources that name `testlib.h`, and else open-r1's.
         files: beside the program, path → content, such as `testlib.h`.
         timeout_seconds: of each answer.
 

@@ -301,6 +301,23 @@ def test_what_a_checker_gives_in_parts_is_not_right(outcome: Callable[..., Outco
     assert (found.verdict, found.message) == (Verdict.FAILED, "test_1: the checker gives 0.5 of 1")
 
 
+@pytest.mark.parametrize(
+    "says, message",
+    [
+        ("'expected 2, found', got", "the checker says: expected 2, found 1"),
+        ("f'a wrong answer in test\\n1'", "the checker says: a wrong answer in test\\n1"),
+        ("50", "the checker gives 50: neither 1 nor 100"),
+        ("100 if got == '1' else 0", ""),
+        ("1.0", ""),
+    ],
+)
+def test_a_checkers_words_are_no_points(says: str, message: str, outcome: Callable[..., Outcome]) -> None:
+    """As in open-r1's harness: what it prints is 1, or 100, and nothing beside it."""
+    judge = checker(f"import sys\ngot = open(sys.argv[3]).read().strip()\nprint(1) if got == '2' else print({says})", "python")
+    found = outcome(Task(code="print(1)", tests=[ProgramCase("", "2", judge=judge)]))
+    assert (found.passed, found.message) == (not message, message and f"test_1: {message}")
+
+
 def test_a_callable_of_the_callers(outcome: Callable[..., Outcome]) -> None:
     def sums(case: ProgramCase, printed: bytes) -> bool | str:
         return sum(map(int, printed.split())) == int(str(case.expected_stdout)) or "the sum\nis wrong\x1b[31m"
