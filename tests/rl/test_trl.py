@@ -12,6 +12,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections import UserList
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,30 @@ def test_a_row_without_tests_is_skipped_and_never_passes(session: aviato.Session
 
 
 LOST = aviato.SandboxUnavailableError("the server is gone")
+
+
+def test_a_column_may_be_any_list_and_is_never_left_out(session: aviato.Session) -> None:
+    rows = [*map(list, (TESTS, TESTS))]
+    reward = code_reward(session=session)
+    for column in (rows, tuple(rows), UserList(rows), dict(enumerate(rows)).values()):
+        assert call(reward, [RIGHT, WRONG], tests=column) == [1.0, 0.0], type(column)
+    assert call(reward, [RIGHT, "<answer>print(5)</answer>"], expected_output=UserList(["", "4"])) == [1.0, 0.0]
+    for wrong in (rows[:1], [*rows, TESTS], TESTS[0], iter(rows), {"a": 1, "b": 2}, 7):
+        for named in (reward, code_reward(tests_column="tests", session=session)):
+            with pytest.raises(aviato.AviatoValidationError, match=r"'tests' .*2 completions"):
+                call(named, [WRONG, WRONG], tests=wrong)
+    with pytest.raises(aviato.AviatoValidationError, match=r"'expected_output' .*2 completions"):
+        call(reward, [WRONG, WRONG], expected_output=["4"])
+    assert call(reward, [RIGHT], tests=None) == [1.0]
+
+
+def test_completions_are_a_list(session: aviato.Session) -> None:
+    reward = code_reward(session=session)
+    assert reward(completions=iter([RIGHT, WRONG]), tests=[TESTS, TESTS]) == [1.0, 0.0]
+    assert reward(completions=[], tests=[]) == []
+    for wrong in (RIGHT, RIGHT.encode(), {"role": "assistant", "content": RIGHT}, None):
+        with pytest.raises(TypeError, match="completions must be a list"):
+            reward(completions=wrong, tests=[TESTS])
 
 
 @pytest.mark.parametrize("version", ["0.27.1", "1.5.2", "1.6.0.dev0", "1.6.0rc1", "unknown", None])

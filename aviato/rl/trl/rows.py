@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -89,14 +89,16 @@ def ask(columns: Columns, completions: Sequence[Any], extract: Extract, given: M
         given: everything that the trainer handed over by keyword.
 
     Raises:
-        AviatoValidationError: a column that was named, or that the data set needs, is not there.
-        TypeError: `make_task` returned no task.
+        AviatoValidationError: a column that was named, or that the data set needs, is not there, or has not a value for each
+            completion.
+        TypeError: completions that are no list; or `make_task` returned no task.
     """
-    values = {
-        name: value
-        for name, value in given.items()
-        if name not in NOT_COLUMNS and isinstance(value, (list, tuple)) and len(value) == len(completions)
-    }
+    completions = _completions(completions)
+    found = {name: _values(value, len(completions)) for name, value in given.items() if name not in NOT_COLUMNS}
+    values = {name: value for name, value in found.items() if value is not None}
+    if columns.dataset is None and columns.make_task is None:
+        for name in (columns.tests or TESTS, columns.expected_output or EXPECTED_OUTPUT):
+            _check_column(name, given.get(name), values, len(completions))
     rows = [{name: value[index] for name, value in values.items()} for index in range(len(completions))]
     if columns.dataset is not None:
         return _of_dataset(columns, columns.dataset, completions, extract, _data_rows(columns, rows, values))
@@ -112,6 +114,29 @@ def ask(columns: Columns, completions: Sequence[Any], extract: Extract, given: M
         else:
             asked.append(_of_row(code, row, tests, expected, columns.grading))
     return asked
+
+
+def _completions(completions: Any) -> list[Any]:
+    if isinstance(completions, (str, bytes, bytearray, Mapping)) or not isinstance(completions, Iterable):
+        raise TypeError(f"completions must be a list of completions, not {type(completions).__name__}")
+    return list(completions)
+
+
+def _values(column: Any, count: int) -> list[Any] | None:
+    """The values of a column, of whatever kind of list it is, such as an array's; None of what is no column of so many rows."""
+    if isinstance(column, (str, bytes, bytearray, Mapping, Set)) or not isinstance(column, Collection):
+        return None
+    try:
+        return list(column) if len(column) == count else None
+    except TypeError:  # an array without dimensions
+        return None
+
+
+def _check_column(name: str, value: Any, values: Mapping[str, Any], count: int) -> None:
+    """Refuse a column that decides and cannot be one: without it all code would pass that runs to its end."""
+    if value is not None and name not in values:
+        what = f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (list, tuple)) else "")
+        raise AviatoValidationError(f"{name!r} is {what}, and no list with a value for each of the {count} completions")
 
 
 def _data_rows(columns: Columns, rows: list[dict[str, Any]], values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
