@@ -140,6 +140,8 @@ class Solution:
         self._is_linked = asyncio.Event()
         self._early: list[tuple[bytes, bytes]] = []
         """What it has said before it was linked."""
+        self.has_answered = False
+        """Whether it has said anything."""
         self.request = _request(timeout_seconds)
         self._stderr = Collection(STDERR_BYTES)
         self._execution = Execution(handle, self.request, _Heard(self._heard, self._room), self._stderr, only=only)
@@ -180,6 +182,7 @@ class Solution:
             self._link.say(kind, data)
 
     def _heard(self, data: bytes) -> None:
+        self.has_answered = True
         self._say(b"a", data)
 
     async def _room(self) -> None:
@@ -245,11 +248,13 @@ class Grader:
 
     Attributes:
         again: set once it is ready: whether it can have several tasks, at once and one after the other.
+        out_of_memory: whether it was killed at the limit of its sandbox's memory.
     """
 
     def __init__(self, handle: SandboxHandle) -> None:
         from aviato.core.execution import Execution
 
+        self.out_of_memory = False
         self.feed = Feed()
         self.again: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.links: dict[int, Link] = {}
@@ -296,8 +301,10 @@ class Grader:
             else:
                 self.lose(str(error))
             raise
+        self.out_of_memory = ended.oom_killed
         text = self._stderr.collected().data.decode(errors="replace").strip()
-        self.lose(text or f"returncode {ended.returncode}")
+        why = "killed at the memory limit" if ended.oom_killed else text
+        self.lose(why or f"returncode {ended.returncode}")
 
     @property
     def lost(self) -> AviatoError | None:

@@ -25,6 +25,8 @@ TASKS_AT_ONCE = 16
 """In one grader: their processes share its limits of memory and processes."""
 IDLE_SECONDS = 10.0
 """So long after its last task a grader is kept."""
+END_SECONDS = 10.0
+"""So long its program may take to end."""
 SILENT_SECONDS = 30.0
 """A grader that has given no verdict so long after a task's time was over is lost: tests run beside it and can stop it."""
 
@@ -153,6 +155,13 @@ class Place:
             silent = asyncio.get_running_loop().call_later(limit + SILENT_SECONDS, self._is_silent)
             link.verdicts.add_done_callback(lambda _: silent.cancel())
         return link
+
+    async def was_out_of_memory(self) -> bool:
+        """Whether it is being killed at its limit of memory; it ends in any case."""
+        assert self._running is not None
+        self.grader.feed.end()
+        await asyncio.wait({self._running}, timeout=END_SECONDS)
+        return self.grader.out_of_memory
 
     def _is_silent(self) -> None:
         self.grader.lose("it gave no verdict in time")

@@ -8,6 +8,7 @@ import functools
 import json
 import os
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from aviato import defaults as checks
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 END_SECONDS = 2.0
 """So long the solution's side is waited for once there are verdicts: what it would tell is how much it used."""
+MEMORY = "the tests ran out of the sandbox's memory"
 REACHING = frozenset({"socket", "socketserver", "http", "xmlrpc", "wsgiref"})
 """Modules of what other processes of a sandbox may be in the way of."""
 
@@ -59,8 +61,12 @@ async def grade_separate(graders: Graders, fresh: Fresh, task: Task, timeout_sec
         except NeedsGrader:
             pass
     try:
-        async with graders.place(own=not shares_grader(task)) as place, fresh(task.files or None) as state:
-            found = await _graded(place, state, task, timeout_seconds, attempts)
+        found = None
+        if shares_grader(task):
+            found = await _in_a_grader(graders, fresh, task, timeout_seconds, attempts, own=False)
+        if found is None:
+            found = await _in_a_grader(graders, fresh, task, timeout_seconds, attempts, own=True)
+        assert found is not None
     except SandboxExecutionError as error:
         if error.reason != NO_GRADER:
             raise
@@ -121,15 +127,49 @@ async def _running(state: SandboxState, solution: Solution) -> AsyncIterator[asy
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def _graded(place: Place, state: SandboxState, task: Task, timeout_seconds: float, attempts: int) -> Outcome:
-    ahead = calls_ahead(tuple(case.source for case in task.tests if isinstance(case, TestCase)), tuple(code_names(task)))
-    calls = [call for each in ahead for call in each]
-    solution = Solution(state.handle(), ".", encode(task.code or ""), calls=calls, only=True)
+async def _in_a_grader(
+    graders: Graders, fresh: Fresh, task: Task, timeout_seconds: float, attempts: int, *, own: bool
+) -> Outcome | None:
+    """The outcome; None if its tests were killed in a grader that others had too, who may have brought it about."""
+    async with graders.place(own=own) as place, fresh(task.files or None) as state:
+        is_shared, solution = place.is_shared, _solution(state, task)
+        try:
+            found = await _graded(place, state, task, solution, timeout_seconds, attempts)
+            killed = any(case.reason == "killed" for case in found.cases)
+            if not killed or is_shared:
+                return None if killed else found
+            out_of_memory = await place.was_out_of_memory()
+        except SandboxExecutionError:
+            if not place.grader.out_of_memory:
+                raise
+            if is_shared:
+                return None
+            found, out_of_memory = None, True
+        if not solution.has_answered:
+            why = MEMORY if out_of_memory else "they were killed"
+            return grader_failed(f"the tests cannot be run, whatever the code is: {why}", attempts=attempts)
+        if found is None:
+            return outcome(Verdict.OUT_OF_MEMORY, MEMORY, not_run(task.case_names), None, "separate", attempts)
+        return replace(found, verdict=Verdict.OUT_OF_MEMORY, message=MEMORY) if out_of_memory else found
+
+
+def _solution(state: SandboxState, task: Task) -> Solution:
+    calls = [call for each in _ahead(task) for call in each]
+    return Solution(state.handle(), ".", encode(task.code or ""), calls=calls, only=True)
+
+
+def _ahead(task: Task) -> tuple[tuple[bytes, ...], ...]:
+    return calls_ahead(tuple(case.source for case in task.tests if isinstance(case, TestCase)), tuple(code_names(task)))
+
+
+async def _graded(
+    place: Place, state: SandboxState, task: Task, solution: Solution, timeout_seconds: float, attempts: int
+) -> Outcome:
     link: Link | None = None
     async with _running(state, solution) as running:
         try:
             await _begun(place, solution, running)
-            told = _told(task, timeout_seconds, ahead, own=not place.is_shared)
+            told = _told(task, timeout_seconds, _ahead(task), own=not place.is_shared)
             link = place.begin(told, solution, b"".join(task.files.values()))
             both: set[asyncio.Future[Any]] = {link.verdicts, running}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

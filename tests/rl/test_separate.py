@@ -276,6 +276,32 @@ def test_a_grader_that_is_stopped_is_lost(session: aviato.Session, monkeypatch: 
     assert run(session, separate(*GRADED))[0].passed
 
 
+@pytest.mark.parametrize("again", [True, False], ids=["one that others have", "one of its own"])
+def test_who_fills_the_memory_of_a_grader_has_failed(again: bool, session: aviato.Session) -> None:
+    """Not the machine has, and nobody who was in the same grader."""
+    fills = separate(
+        "assert [0] * double(2) == [0] * 4", code="def double(n): return 50_000_000", fresh_grader=not again, timeout_seconds=20
+    )
+    others = [separate("import time\nn = double(2)\ntime.sleep(1)\nassert double(3) == 6 and n == 4")] * 3
+    outcomes = run(session, *others, fills, max_concurrency=4, retry_budget_seconds=0, resources={"memory": "120Mi"})
+    assert [outcome.passed for outcome in outcomes[:3]] == [True] * 3, outcomes
+    assert outcomes[3].verdict is Verdict.OUT_OF_MEMORY and outcomes[3].reward() == 0.0, outcomes[3]
+    assert not outcomes[3].cases[0].passed
+
+
+def test_tests_that_fill_it_by_themselves_are_no_verdict(session: aviato.Session) -> None:
+    alone = "x = [0] * 50_000_000\nassert double(len(x)) == 2 * len(x)"
+    (outcome,) = run(session, separate(alone), retry_budget_seconds=0, resources={"memory": "120Mi"})
+    assert outcome.verdict is Verdict.INFRASTRUCTURE and "memory" in outcome.message
+
+
+def test_a_test_that_kills_itself_is_a_verdict_once_it_has_asked(session: aviato.Session) -> None:
+    kills = "import os\n{}\nos.kill(os.getpid(), 9)\nassert double(2) == 4"
+    asked, unasked = run(session, separate(kills.format("double(3)")), separate(kills.format("")), retry_budget_seconds=0)
+    assert (asked.verdict, asked.cases[0].reason) == (Verdict.FAILED, "killed")
+    assert unasked.verdict is Verdict.INFRASTRUCTURE and "whatever the code is: they were killed" in unasked.message
+
+
 def test_the_end_of_a_session_leaves_nothing(server: Any) -> None:
     before = supervisors(server.pid)
     with aviato.Session(aviato.SandboxDefaults(base_url=server.url), max_concurrency=1) as session:
