@@ -52,7 +52,7 @@ async def checked(fresh: Fresh, checker: Checker, answers: Sequence[tuple[Progra
     """
     if not answers:
         return []
-    found = [_answer(checker, one) for one in await _run(fresh, checker, answers)]
+    found = [None if one is None else _answer(checker, one) for one in await _run(fresh, checker, answers)]
     unsure = [number for number, one in enumerate(found) if one is None]
     known = hashlib.sha256(repr((checker, checker.source, checker.files)).encode(errors="surrogatepass")).digest()
     if any(one is not None and one[0] for one in found):
@@ -79,28 +79,54 @@ async def _check_works(fresh: Fresh, checker: Checker, cases: list[ProgramCase])
         logger.warning("a checker refused or failed, for cases that expect nothing; that counts as a wrong answer")
         return
     for one in await _run(fresh, checker, expected):
-        if (_answer(checker, one) or (False,))[0] is not True:
-            text = one.stderr or one.stdout
-            why = "it ran too long" if one.timed_out else shown(text.decode(errors="replace").strip()[-500:])
+        if one is None or (_answer(checker, one) or (False,))[0] is not True:
+            text = b"it cannot be run" if one is None else one.stderr or one.stdout
+            why = "it ran too long" if one and one.timed_out else shown(text.decode(errors="replace").strip()[-500:])
             raise JudgeFailed(f"the checker does not work: it does not take the expected answer either: {why}")
 
 
-async def _run(fresh: Fresh, checker: Checker, answers: Sequence[tuple[ProgramCase, bytes]]) -> list[Ran]:
-    """How the checker ended for each; as many at a time as can be sent."""
-    ran: list[Ran] = []
+async def _run(fresh: Fresh, checker: Checker, answers: Sequence[tuple[ProgramCase, bytes]]) -> list[Ran | None]:
+    """How the checker ended for each, as many at a time as can be sent; None where its sandbox could not take the answer."""
+    ran: list[Ran | None] = []
     portion: list[tuple[ProgramCase, bytes]] = []
     size = 0
     for answer in answers:
         own = len(answer[1]) + len(judges.as_bytes(answer[0].stdin)) + len(judges.as_bytes(answer[0].expected_stdout or ""))
         if portion and size + own > PORTION_BYTES:
-            ran += await _run_portion(fresh, checker, portion)
+            ran += await _run_those_it_can(fresh, checker, portion)
             portion, size = [], 0
         portion.append(answer)
         size += own
-    return ran + await _run_portion(fresh, checker, portion)
+    return ran + await _run_those_it_can(fresh, checker, portion)
 
 
-async def _run_portion(fresh: Fresh, checker: Checker, answers: Sequence[tuple[ProgramCase, bytes]]) -> list[Ran]:
+async def _run_those_it_can(
+    fresh: Fresh, checker: Checker, answers: list[tuple[ProgramCase, bytes]], *, works: bool = False
+) -> list[Ran | None]:
+    """The same of a portion. Answers are as large as the code likes, and a sandbox may have limits that they reach.
+
+    Raises:
+        JudgeFailed: it cannot be run with what is expected either.
+    """
+    ran, why = await _run_portion(fresh, checker, answers)
+    if ran is not None:
+        return [*ran]
+    if not works:
+        case = answers[0][0]
+        ran, _ = await _run_portion(fresh, checker, [(case, judges.as_bytes(case.expected_stdout or ""))])
+        if ran is None:
+            raise JudgeFailed(f"the checker cannot be run: {why}")
+    if len(answers) == 1:
+        return [None]
+    half = len(answers) // 2
+    first = await _run_those_it_can(fresh, checker, answers[:half], works=True)
+    return first + await _run_those_it_can(fresh, checker, answers[half:], works=True)
+
+
+async def _run_portion(
+    fresh: Fresh, checker: Checker, answers: Sequence[tuple[ProgramCase, bytes]]
+) -> tuple[list[Ran] | None, str]:
+    """How it ended for each, or why it did not come to that."""
     recipe = RECIPES[checker.language]
     files = {recipe.file: encode(checker.source), **checker.files}
     for number, (case, printed) in enumerate(answers):
@@ -126,8 +152,8 @@ async def _run_portion(fresh: Fresh, checker: Checker, answers: Sequence[tuple[P
     ran = await in_thread(programs.records, result)
     if len(ran) != len(made):
         last = ran[-1].stderr if ran else result.stderr_bytes
-        raise JudgeFailed(f"the checker cannot be run: {shown(last.decode(errors='replace').strip()[-500:])}")
-    return ran[before:]
+        return None, shown(last.decode(errors="replace").strip()[-500:])
+    return ran[before:], ""
 
 
 def _answer(checker: Checker, ran: Ran) -> tuple[bool, str] | None:

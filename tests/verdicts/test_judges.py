@@ -301,6 +301,22 @@ def test_what_a_checker_gives_in_parts_is_not_right(outcome: Callable[..., Outco
     assert (found.verdict, found.message) == (Verdict.FAILED, "test_1: the checker gives 0.5 of 1")
 
 
+def test_an_answer_that_fills_the_checkers_disk_is_wrong(outcomes: Callable[..., list[Outcome]]) -> None:
+    """It is the answer's doing: what is expected can be checked there."""
+    judge = checker(OPEN_R1, "python")
+    cases = [ProgramCase(f"{n}\n", f"1 {n - 1}", judge=judge) for n in range(2, 9)]
+    large = "n = int(input()); print(1, n - 1) if n < 4 else print('1 ' * 2_000_000)"
+    codes = ["n = int(input()); print(1, n - 1)", large, "print('1 ' * 2_000_000)"]
+    tasks = [Task(code=code, tests=cases) for code in codes]
+    right, some, none = outcomes(tasks, resources={"disk": "6Mi"}, retry_budget_seconds=0)
+    assert right.passed, right
+    assert [case.passed for case in some.cases] == [True, True, *[False] * 5], (some, some.cases)
+    assert (none.verdict, none.reward()) == (Verdict.FAILED, 0.0)
+    lost = checker("import time\nopen('x', 'wb').write(bytes(9 << 20))\ntime.sleep(60)", "python", timeout_seconds=5)
+    (never,) = outcomes([Task(code=codes[0], tests=[ProgramCase("2\n", "1 1", judge=lost)])], resources={"disk": "6Mi"})
+    assert never.verdict is Verdict.INFRASTRUCTURE, "nor can what is expected be checked"
+
+
 @pytest.mark.parametrize(
     "says, message",
     [
