@@ -169,6 +169,14 @@ def test_a_column_may_be_any_list_and_is_never_left_out(session: aviato.Session)
     assert call(reward, [RIGHT], tests=None) == [1.0]
 
 
+def test_a_value_that_is_missing_is_missing_in_every_reader(session: aviato.Session) -> None:
+    """pandas has NaN where a row has nothing; and a column of bytes is what the code has to print."""
+    nan, prints = float("nan"), "<answer>print(4)</answer>"
+    reward = code_reward(session=session, skipped=0.5)
+    assert call(reward, [prints] * 3, expected_output=[b"4", nan, "nan"]) == [1.0, 0.5, 0.0]
+    assert call(reward, [prints] * 3, tests=[nan, nan, ["print(5)"]], expected_output=["4", nan, "4"]) == [1.0, 0.5, 0.5]
+
+
 def test_completions_are_a_list(session: aviato.Session) -> None:
     reward = code_reward(session=session)
     assert reward(completions=iter([RIGHT, WRONG]), tests=[TESTS, TESTS]) == [1.0, 0.0]

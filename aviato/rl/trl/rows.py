@@ -10,6 +10,7 @@ from aviato.exceptions import AviatoValidationError
 from aviato.log import logger
 from aviato.rl import datasets
 from aviato.rl.cases import TestCase
+from aviato.rl.datasets.rows import plain_row
 from aviato.rl.extraction import extract_code
 from aviato.rl.outcome import Outcome, Verdict
 from aviato.rl.task import MODES, Task
@@ -214,13 +215,14 @@ def _made(make_task: Callable[..., Task | None], code: str | None, row: Mapping[
 def _of_row(
     code: str | None, row: Mapping[str, Any], tests_column: str | None, expected_column: str | None, grading: str
 ) -> Asked:
+    row = plain_row(row)
     found = cases(row[tests_column] if tests_column else None)
     expected = row[expected_column] if expected_column else None
     try:
         if found:
             return Asked(Task(code=code, tests=found, grading=grading))
         if expected is not None:
-            return Asked(Task(code=code, expected_output=str(expected)))
+            return Asked(Task(code=code, expected_output=expected if isinstance(expected, bytes) else str(expected)))
     except AviatoValidationError as error:
         return _skipped(str(error))
     names = " and ".join(repr(name) for name in (tests_column, expected_column) if name)
