@@ -45,7 +45,8 @@ async def leave_out_hiding(place: SandboxHandle, directory: str, request: GradeR
         results: of which those that are `open` are looked at.
 
     Returns:
-        First parts of names that the grader imports, that the policy made files for, and that are there without them.
+        First parts of names that the grader imports, that the policy made files for, and that are there without them: in the
+        sandbox, or among the grader's own files.
 
     Raises:
         SandboxUnavailableError: the new sandbox does not say.
@@ -60,9 +61,13 @@ async def leave_out_hiding(place: SandboxHandle, directory: str, request: GradeR
     if result.timed_out:
         message = f"a new sandbox has not said within {LOOK_SECONDS:g} s which modules are there"
         raise SandboxUnavailableError(message, sandbox_id=place.sandbox_id, reason="silent")
-    if result.returncode != 0:
-        return frozenset()
-    there, searched = json.loads(result.stdout.rstrip("\n").rsplit("\n", 1)[-1])
+    # A package of the grader's may be one that the policy has files in.
+    shared = {part for path in open_paths for part in path.split("/")[:-1]}
+    own = {_module(path) for path in request.files if not (path.endswith("/__init__.py") and _module(path) in shared)}
+    there, searched = {*names} & own, list[str]()
+    if result.returncode == 0:
+        installed, searched = json.loads(result.stdout.rstrip("\n").rsplit("\n", 1)[-1])
+        there |= {*installed}
     roots = {posixpath.join(directory, each) for each in ("", *searched, *map(posixpath.dirname, request.files))}
     plain = {posixpath.normpath(root) for root in roots}
     for path in open_paths:

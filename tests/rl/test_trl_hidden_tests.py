@@ -133,6 +133,37 @@ def test_what_the_model_did_not_make_is_its_failure(session: aviato.Session) -> 
     assert graded(environment).verdict is Verdict.TIMED_OUT
 
 
+def test_a_file_that_the_model_makes_has_no_row_skipped(session: aviato.Session) -> None:
+    """As a module of the solution a helper of the tests could not be graded, since they read a value of it."""
+    tests = TESTS.replace("class", "import helpers\nclass").replace(", 5)", ", helpers.FIVE)")
+    row = {
+        "test_files": {"test_total.py": tests, "helpers.py": "FIVE = 5\n"},
+        "test_command": UNITTEST,
+        "result_paths": ["**/*.py"],
+    }
+    for sums, passed in ((SUMS, True), ("def add(numbers): return 0\n", False)):
+        made = {"shop/prices.py": RIGHT, "shop/sums.py": sums}
+        for more in ({}, {"shop/helpers.py": ""}, {"helpers/__init__.py": ""}, {"lib/helpers.py": ""}):
+            assert episode(session, {**made, **more}, row).verdict == ("passed" if passed else "failed"), more
+
+
+def test_nor_has_one_that_it_changes(session: aviato.Session, caplog: pytest.LogCaptureFixture) -> None:
+    tests = "import sys\nsys.path.insert(0, 'repo')\nimport table\n" + TESTS.replace("shop.", "").replace(
+        ", 5)", ", table.FIVE)"
+    )
+    row = {
+        "files": {"repo/prices.py": "", "repo/table.py": "FIVE = 5\n"},
+        "test_files": {"test_total.py": tests, "repo/table.py": "FIVE = 5\n"},
+        "test_command": UNITTEST,
+        "result_changes": "repo",
+    }
+    assert episode(session, {"repo/prices.py": "def total(p): return sum(p)\n"}, row).passed
+    del row["test_files"]["repo/table.py"]  # type: ignore[attr-defined]
+    outcome = episode(session, {"repo/prices.py": "def total(p): return 0\n", "repo/table.py": "FIVE = 0\n"}, row)
+    assert outcome.verdict is Verdict.FAILED and "mode 'separate'" in outcome.message, outcome
+    assert "grade those rows 'in_process'" in caplog.text
+
+
 UNGRADABLE: dict[str, dict[str, Any]] = {
     "an attribute": {
         "test_files": {"test_it.py": "from solution import X\nassert X == 3\n"},

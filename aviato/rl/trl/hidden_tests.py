@@ -11,10 +11,12 @@ from aviato import defaults as checks
 from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.results import CaseStatus, GradeCase
 from aviato.rl.outcome import CaseOutcome, Outcome, Verdict
+from aviato.rl.trl.rows import warn_once
 from aviato.values.text import encode
 
 if TYPE_CHECKING:
     from aviato.api.sandbox import Sandbox
+    from aviato.bridge.operation import OperationRef
     from aviato.results import GradeResult
 
 TEST_FILES = "test_files"
@@ -23,6 +25,10 @@ FILES = "files"
 MODES = ("separate", "in_process")
 SHELL = ("bash", "--noprofile", "--norc", "-c")
 _SHELL_MARKS = frozenset("|&;<>()$`\\\"'*?[]#~=%{}!\n")
+NOT_SEPARABLE = (
+    "an episode has failed since its tests use a module that the model has changed in a way that mode 'separate' cannot judge. "
+    "Where right solutions change such modules too, grade those rows 'in_process'"
+)
 _REASONS = {CaseStatus.FAILED: "assertion", CaseStatus.ERROR: "exception"}
 
 
@@ -115,10 +121,21 @@ async def judge(
             env=asked.env,
             **given,
         )
-        return outcome_of(await grading)
+        return await _outcome(grading, is_of_changes=asked.result_changes is not None)
     except SandboxFileError as error:
         if error.is_infrastructure:
             raise
+        return Outcome(verdict=Verdict.FAILED, message=str(error), attempts=1)
+
+
+async def _outcome(grading: OperationRef[GradeResult], *, is_of_changes: bool) -> Outcome:
+    """What comes of a grade. What the model has changed, and no row, may be what its tests cannot be graded apart from."""
+    try:
+        return outcome_of(await grading)
+    except AviatoValidationError as error:
+        if not is_of_changes or "files" not in error.field_violations:
+            raise
+        warn_once(NOT_SEPARABLE)
         return Outcome(verdict=Verdict.FAILED, message=str(error), attempts=1)
 
 
