@@ -29,6 +29,7 @@ pub enum Step {
 /// All other processes of a process namespace whose process 1 this is.
 pub struct Processes {
     proc: OwnedFd,
+    load: RefCell<Option<OwnedFd>>,
     /// The tags of children that have not become their programs: until then they hide them, as process 1 does.
     newborn: RefCell<HashMap<i32, u64>>,
     descent: Option<Descent>,
@@ -68,7 +69,7 @@ struct Descent {
 pub const NOBODY: u64 = u64::MAX;
 /// So many times processes that are found one by one are stopped, until no new ones are found.
 const ROUNDS: usize = 200;
-/// The same for a pause, at the end of which all are stopped in any case.
+/// The same for a pause, at the end of which all are stopped in any case, and for all but one command, which is killed in one turn.
 const PAUSE_ROUNDS: usize = 8;
 
 impl Processes {
@@ -81,6 +82,7 @@ impl Processes {
     pub fn of(proc: OwnedFd) -> Processes {
         Processes {
             proc,
+            load: RefCell::new(None),
             newborn: RefCell::new(HashMap::new()),
             descent: None,
             standstill: RefCell::new(Standstill::default()),
@@ -253,6 +255,23 @@ impl Processes {
         while sys::read_names(&listed, &mut names)? {}
         let own = sys::process_id();
         Ok(names.iter().filter_map(|(name, _)| number_of(name)).filter(|pid| *pid != own).collect())
+    }
+
+    /// The number that was given out last, to a process or a thread: unchanged, nobody was born meanwhile.
+    pub fn newest(&self) -> io::Result<Vec<u8>> {
+        let mut load = self.load.borrow_mut();
+        let load = match &mut *load {
+            Some(load) => load,
+            none => none.insert(sys::open_at(self.proc.as_raw_fd(), b"loadavg", O_RDONLY, 0)?),
+        };
+        let mut text = [0; 128];
+        let count = sys::read_from(load, &mut text, 0)?;
+        Ok(text[..count].rsplit(|byte| *byte == b' ').next().unwrap_or(b"").to_vec())
+    }
+
+    /// Whether nobody was born since that number was the newest. By descent nobody can tell: the machine's others are born, too.
+    fn is_newest(&self, newest: &[u8]) -> io::Result<bool> {
+        Ok(self.descent.is_some() || self.newest()? == newest)
     }
 
     /// Whether a living process carries a tag. A program that its own user may not read hides that even from process 1; only
@@ -503,22 +522,28 @@ impl Processes {
         }
     }
 
-    /// A round in which nobody can fork.
-    fn kill_frozen(&self, tag: u64, before: &[i32], others: bool) -> io::Result<HashSet<i32>> {
+    /// A round in which nobody can fork, unless somebody has them go on just then.
+    fn kill_frozen(&self, tag: u64, before: &[i32], others: bool) -> io::Result<Round> {
         self.freeze(before);
         let mut spared: HashSet<i32> = before.iter().copied().collect();
-        let everyone = self.all();
-        let hits = everyone.map(|everyone| {
+        let round = self.newest().and_then(|newest| {
+            let everyone = self.all()?;
             let hits = self.kill_round(tag, &everyone, others);
             spared.extend(everyone);
-            hits
-        });
-        if let Ok(hits) = &hits {
             spared.retain(|pid| !hits.contains(pid));
-        }
+            Ok(Round { hits, is_whole: self.is_newest(&newest)? })
+        });
         self.thaw(spared);
-        hits
+        round
     }
+}
+
+/// What came of a scan.
+struct Round {
+    /// Who was killed.
+    hits: HashSet<i32>,
+    /// Whether nobody was born meanwhile: who is gone before it is looked at, and leaves a child, is on no list with that.
+    is_whole: bool,
 }
 
 fn number_of(name: &[u8]) -> Option<i32> {
@@ -541,29 +566,32 @@ fn signal_each(pids: impl IntoIterator<Item = i32>, number: i32) {
 /// Kills a tree; it is over when a whole scan has found nothing alive with the tag, and nothing that is dying.
 ///
 /// A tree that forks on is faster than a scan, and many sessions leave process 1 a small share of the processor. So the scan is
-/// made while the sandbox stands still where there are many processes, or newcomers since the last.
+/// made while the sandbox stands still where there are many processes, or newcomers since the last, or anybody was born meanwhile.
 pub struct KillTagged {
     tag: u64,
     killed: HashSet<i32>,
     newcomers: bool,
+    has_lingered: bool,
 }
 
 impl KillTagged {
     pub fn new(tag: u64) -> KillTagged {
-        KillTagged { tag, killed: HashSet::new(), newcomers: false }
+        KillTagged { tag, killed: HashSet::new(), newcomers: false, has_lingered: false }
     }
 
     pub fn step(&mut self, processes: &Processes) -> Step {
-        let round = processes.all().and_then(|before| {
+        let round = processes.newest().and_then(|newest| {
+            let before = processes.all()?;
             let frozen = self.newcomers || (self.killed.is_empty() && before.len() > FEW);
-            let hits = if frozen {
+            let round = if frozen {
                 processes.kill_frozen(self.tag, &before, false)?
             } else {
-                processes.kill_round(self.tag, &before, false)
+                let hits = processes.kill_round(self.tag, &before, false);
+                Round { hits, is_whole: processes.is_newest(&newest)? }
             };
-            Ok((frozen, hits))
+            Ok((frozen, round))
         });
-        let (frozen, hits) = match round {
+        let (frozen, Round { hits, is_whole }) = match round {
             Ok(round) => round,
             Err(_) => {
                 // Someone inside took our descriptors away by prlimit, so that /proc cannot be listed. Nothing may outlive its
@@ -573,8 +601,15 @@ impl KillTagged {
             }
         };
         if hits.is_empty() {
-            let lingers = processes.lingers(self.tag) || self.killed.iter().any(|pid| processes.is_dying(*pid));
-            return if lingers { Step::After(PAUSE_SECONDS) } else { Step::Done };
+            if processes.lingers(self.tag) {
+                // The first time it may be about to leave.
+                self.newcomers = std::mem::replace(&mut self.has_lingered, true);
+            } else if !is_whole {
+                self.newcomers = true;
+            } else if !self.killed.iter().any(|pid| processes.is_dying(*pid)) {
+                return Step::Done;
+            }
+            return Step::After(PAUSE_SECONDS);
         }
         let dying = hits.is_subset(&self.killed);
         self.newcomers = !self.killed.is_empty() && !dying;
@@ -616,7 +651,17 @@ impl KillOthers {
     fn round(&mut self, processes: &Processes) -> io::Result<bool> {
         if self.killed.is_none() {
             self.killed = Some(match self.tag {
-                Some(tag) => processes.kill_frozen(tag, &processes.all()?, true)?,
+                Some(tag) => {
+                    let mut killed = HashSet::new();
+                    for _ in 0..PAUSE_ROUNDS {
+                        let round = processes.kill_frozen(tag, &processes.all()?, true)?;
+                        killed.extend(round.hits);
+                        if round.is_whole {
+                            break;
+                        }
+                    }
+                    killed
+                }
                 None => {
                     processes.signal_all(sys::SIGKILL);
                     // Whoever is there now is dying, also one that was born just before.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
 
 import pytest
 
+from tests.attacks.hopper import compile_hopper
 from tests.attacks.mutate import without
 
 pytestmark = pytest.mark.anyio
@@ -97,6 +99,22 @@ async def test_a_fork_bomb_is_contained(box):
     while await others(box):
         assert time.monotonic() < deadline
     assert (await box.run("true")).returncode == 0
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="the machine has no gcc")
+async def test_who_is_always_being_born_delays_no_end_of_another(box):
+    """Whose processes come and go makes every scan one that may have missed somebody, unless they stand still."""
+    await compile_hopper(box)
+    hopper = await box.run("/tmp/hopper")
+    begin = time.monotonic()
+    for _ in range(5):
+        assert (await box.run("sleep", "60", timeout=0.2)).exit["timed_out"]
+    assert time.monotonic() - begin < 5
+    lives = (await box.sh("cat /tmp/lives")).stdout
+    while (await box.sh("cat /tmp/lives")).stdout == lives:
+        assert time.monotonic() - begin < 10
+    await box.link.cancel(hopper.exec_id)
+    assert await others(box) == 0
 
 
 async def test_the_process_limit_is_a_result_that_names_it(box):

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::io::OwnedFd;
 
 use crate::process_tree::Processes;
-use crate::sys::{self, AT_FDCWD, O_NOFOLLOW, O_PATH, O_RDONLY};
+use crate::sys::{self, AT_FDCWD, O_NOFOLLOW, O_PATH};
 
 /// Where the file systems in memory are.
 const IN_MEMORY: [&[u8]; 4] = [b"/dev/shm", b"/run", b"/etc", b"/.aviato"];
@@ -18,7 +18,6 @@ const PAGE_TABLES: &[u8] = b"\nVmPTE:";
 /// Everything alive but process 1, and whether it has run since the last look.
 #[derive(Default)]
 pub struct Alive {
-    load: Option<OwnedFd>,
     newest: Vec<u8>,
     /// How long each had run, in nanoseconds.
     pub ran: BTreeMap<i32, u64>,
@@ -27,16 +26,8 @@ pub struct Alive {
 impl Alive {
     /// Finds out who lives; whether anybody ran since the last time. Who has not run has neither taken nor written.
     pub fn look(&mut self, processes: &Processes) -> io::Result<bool> {
-        if self.load.is_none() {
-            self.load = Some(sys::open_at(processes.directory(), b"loadavg", O_RDONLY, 0)?);
-        }
-        let mut text = [0; 128];
-        let count = match &self.load {
-            Some(load) => sys::read_from(load, &mut text, 0)?,
-            None => 0,
-        };
-        // Its last word is the number given out last in this namespace: unchanged, nothing was born.
-        let newest = text[..count].rsplit(|byte| *byte == b' ').next().unwrap_or(b"").to_vec();
+        // Unchanged, nothing was born.
+        let newest = processes.newest()?;
         let born = newest != self.newest;
         self.newest = newest;
         let pids = if born { processes.all()? } else { self.ran.keys().copied().collect() };

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from aviato.wire.frames import FrameType
+from tests.attacks.hopper import compile_hopper, without_gcc
 from tests.attacks.registry import Area, Arena, Patch, root_only
 from tests.attacks.test_headless import HEADLESS
 
@@ -62,6 +63,10 @@ STANDSTILL = area.defence(
 REPEATED = area.defence(
     "killing goes on until a scan finds nothing",
     patches=(Patch(PROCESS_TREE, "if hits.is_empty() {", "if true {"),),
+)
+BORN = area.defence(
+    "a scan counts only where nobody was born meanwhile",
+    patches=(Patch(PROCESS_TREE, "Ok(self.descent.is_some() || self.newest()? == newest)", "Ok(newest.len() < 256)"),),
 )
 GRADED = area.defence(
     "everything is killed before a grade",
@@ -177,6 +182,18 @@ time.sleep(60)
 """
 
 
+@area.attack("outlive a cancel by having gone whenever one is looked at", BORN, impossible=without_gcc)
+async def hops(arena: Arena) -> bool:
+    async with arena.box() as box:
+        await compile_hopper(box)
+        for _ in range(60 if arena.off else 10):
+            result = await box.run("/tmp/hopper")
+            await box.link.cancel(result.exec_id)
+            if await lifecycle(box, 0.1):
+                return True
+        return False
+
+
 async def heard(subscription: Any) -> None:
     """Wait until a command has said something."""
     async for frame in subscription:
@@ -241,9 +258,9 @@ time.sleep(60)
 """
 
 
-@area.attack("fork faster than one can be killed", STANDSTILL, REPEATED, alone=False)
+@area.attack("fork faster than one can be killed", STANDSTILL, REPEATED, BORN, alone=False)
 async def faster(arena: Arena) -> bool:
-    """Which of the two is needed depends on how fast it forks here. They are too late if it goes on for seconds.
+    """Which of them is needed depends on how fast it forks here. They are too late if it goes on for seconds.
 
     On a busy machine a single scan may find them all, once; hostile code tries again.
     """
