@@ -52,6 +52,6 @@ def without_gcc(backend: Any) -> str | None:
 
 
 async def compile_hopper(box: Any) -> None:
-    """As `/tmp/hopper`: it writes to `/tmp/lives` for as long as it lives, 20 seconds at most. Its first process ends at once."""
+    """As `/tmp/hopper`: it writes to `/tmp/lives` while it lives, 20 seconds at most. Its first process ends at once."""
     result = await box.run("gcc", "-w", "-O2", "-x", "c", "-", "-o", "/tmp/hopper", stdin=HOPPER.encode())
     assert result.returncode == 0, result.stderr
