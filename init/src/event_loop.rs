@@ -34,6 +34,8 @@ pub enum Token {
     Asked,
     /// A connection that has not proved the key, by its number.
     Newcomer(u64),
+    /// One that has, and that has not said the plan, by its number.
+    Server(u64),
     /// A connection to a port inside, by a number that ends with its channel.
     Relayed(u64),
     /// Of those who connect to a port at which this process listens for the server, by the port.
@@ -48,6 +50,7 @@ impl Token {
             Token::Children => (2, 0, 0),
             Token::Output(number, stream) => (3, number, stream),
             Token::Input(number) => (4, number, 0),
+            Token::Server(number) => (5, number, 0),
             Token::Drain(number) => (6, number, 0),
             Token::Case(number, pipe) => (7, number, pipe),
             Token::PortsListener => (8, 0, 0),
@@ -70,6 +73,7 @@ impl Token {
             2 => Token::Children,
             3 => Token::Output(number, stream),
             4 => Token::Input(number),
+            5 => Token::Server(number),
             6 => Token::Drain(number),
             7 => Token::Case(number, stream),
             8 => Token::PortsListener,
@@ -95,6 +99,7 @@ pub enum Call {
     LeaveWhenSent,
     AcceptAgain,
     NewcomerLate(u64),
+    ServerLate(u64),
     Reap,
     TryBlindly,
     Job(u64),
@@ -305,6 +310,7 @@ mod tests {
             Token::Input(1 << 40),
             Token::Drain(9),
             Token::Newcomer(1 << 50),
+            Token::Server(3),
             Token::Relayed(1 << 55 | 7),
             Token::RelayedListener(3128),
         ] {

@@ -2,19 +2,20 @@
 //!
 //! The first server that proves the key sends the plan. What is around it (the image's environment and directory) it finds.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::io::OwnedFd;
-use std::time::{Duration, Instant};
+use std::os::unix::io::{AsRawFd, OwnedFd};
 
 use crate::carried;
 use crate::confine::Failure;
 use crate::errors::Variables;
+use crate::event_loop::{Call, EventLoop, Timer, Token};
 use crate::json::{self, Value};
 use crate::keys;
-use crate::newcomers::{self, Newcomer, Newcomers, Progress, MOST, PATIENCE_SECONDS};
+use crate::newcomers::{self, Newcomers, Progress, PATIENCE_SECONDS};
 use crate::supervisor::{Descent, Descriptors, Supervisor, Surroundings};
 use crate::sys;
 use crate::zygote::{descent_of, say_failed};
@@ -26,7 +27,9 @@ const MOST_PLAN_BYTES: usize = 1 << 20;
 const HEAD_BYTES: usize = 4;
 const PIECE_BYTES: usize = 64 << 10;
 /// So long it waits for the first server. In a pool that begins once one has proved the key: until then the pool has it.
-const FIRST_SECONDS: u64 = 600;
+const FIRST_SECONDS: f64 = 600.0;
+/// So many that have proved the key are heard at once; the oldest goes for a newer one.
+const MOST_SERVERS: usize = 16;
 /// With it process 1 ends where no server came.
 pub const ORPHANED: i32 = 83;
 /// With it process 1 ends where its plan failed.
@@ -48,7 +51,8 @@ pub fn serve(port: &str) -> Result<(), String> {
     let listener = newcomers::listen(own_port).map_err(failed)?;
     sys::never_block(&listener).map_err(failed)?;
     let note = sys::make_memory_file().map_err(failed)?; // Nobody reads it: its exit status says how it ended.
-    let (connection, request) = first(&listener, &key, is_pooled);
+    let (connection, request) =
+        first(&listener, Newcomers::new(own_port, key.clone(), false), is_pooled).map_err(failed)?;
     let grouped = request.get("grouped") == Some(&Value::Bool(true));
     let groups = if grouped { carried::open_groups() } else { Vec::new() };
     let (sockets, asked) = match carried::confined(&request) {
@@ -79,7 +83,7 @@ pub fn serve(port: &str) -> Result<(), String> {
         groups,
         born_filter: Vec::new(),
         descent,
-        newcomers: Some(Newcomers::new(own_port, key)),
+        newcomers: Some(Newcomers::new(own_port, key, true)),
         around: Some(around),
     };
     sys::ignore_interrupts();
@@ -104,78 +108,81 @@ fn surroundings() -> Surroundings {
 }
 
 /// Waits for a server that proves the key and sends a plan; ends where none comes. Nobody is waited for alone.
-fn first(listener: &OwnedFd, key: &[u8], is_pooled: bool) -> (OwnedFd, Value) {
-    let mut waits_since = if is_pooled { None } else { Some(Instant::now()) };
-    let mut waiting: Vec<(Newcomer, Instant)> = Vec::new();
-    let mut servers: Vec<Server> = Vec::new();
-    while waits_since.map_or(true, |since| since.elapsed() < Duration::from_secs(FIRST_SECONDS)) {
-        let fds: Vec<&OwnedFd> = std::iter::once(listener)
-            .chain(waiting.iter().map(|(newcomer, _)| &newcomer.socket))
-            .chain(servers.iter().map(|server| &server.socket))
-            .collect();
-        let readable = sys::wait_readable(&fds, 1000);
-        let (of_newcomers, of_servers) = readable[1..].split_at(waiting.len());
-        for number in (0..servers.len()).rev() {
-            let is_late = is_over(servers[number].since);
-            match if of_servers[number] { servers[number].hear() } else { Ok(None) } {
-                Ok(Some(plan)) => return (servers.swap_remove(number).socket, plan),
-                Ok(None) if !is_late => {}
-                // A server that goes before it has said all of it, or takes too long, makes room for the next.
-                Ok(None) | Err(_) => drop(servers.remove(number)),
+fn first(listener: &OwnedFd, mut newcomers: Newcomers, is_pooled: bool) -> io::Result<(OwnedFd, Value)> {
+    let mut looper = EventLoop::new()?;
+    looper.watch(listener.as_raw_fd(), sys::EPOLLIN, Token::Listener);
+    let mut waits = !is_pooled;
+    if waits {
+        looper.after(FIRST_SECONDS, Call::LookForServer);
+    }
+    let mut servers: BTreeMap<u64, (Server, Timer)> = BTreeMap::new();
+    let mut count = 0;
+    let mut found = Vec::new();
+    loop {
+        looper.wait(&mut found);
+        for event in found.drain(..) {
+            match EventLoop::token_of(event) {
+                Token::Listener => {
+                    if let Ok(socket) = sys::accept(listener) {
+                        newcomers.take(socket, &mut looper);
+                    }
+                }
+                Token::Newcomer(number) => {
+                    let (progress, socket) = newcomers.hear(number, &mut looper);
+                    if matches!(progress, Progress::Proved | Progress::Asked) && !std::mem::replace(&mut waits, true) {
+                        // Whoever knows the key asks it of a pod that has been somebody's for long: it is the pool's no more.
+                        looper.after(FIRST_SECONDS, Call::LookForServer);
+                    }
+                    if let Some(socket) = socket {
+                        count += 1;
+                        looper.watch(socket.as_raw_fd(), sys::EPOLLIN, Token::Server(count));
+                        let timer = looper.after(PATIENCE_SECONDS, Call::ServerLate(count));
+                        servers.insert(count, (Server { socket, said: Vec::new() }, timer));
+                        if servers.len() > MOST_SERVERS {
+                            let oldest = servers.keys().next().copied();
+                            oldest.into_iter().for_each(|number| drop(gone(&mut servers, number, &mut looper)));
+                        }
+                    }
+                }
+                Token::Server(number) => match servers.get_mut(&number).map(|(server, _)| server.hear()) {
+                    Some(Ok(Some(plan))) => {
+                        let server = gone(&mut servers, number, &mut looper);
+                        let server = server.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+                        return Ok((server.socket, plan));
+                    }
+                    // A server that goes before it has said all of it makes room for the next.
+                    Some(Err(_)) => drop(gone(&mut servers, number, &mut looper)),
+                    Some(Ok(None)) | None => {}
+                },
+                _ => {}
             }
         }
-        for number in (0..waiting.len()).rev() {
-            let progress = match (of_newcomers[number], is_over(waiting[number].1)) {
-                (true, _) => waiting[number].0.hear(key, false),
-                (false, true) => Progress::Refused,
-                (false, false) => Progress::Waits,
-            };
-            if progress == Progress::Waits {
-                continue;
-            }
-            let (newcomer, _) = waiting.remove(number);
-            if progress != Progress::Refused {
-                // Whoever knows the key asks it of a pod that has been somebody's for long: it is the pool's no more.
-                waits_since.get_or_insert_with(Instant::now);
-            }
-            if progress == Progress::Proved {
-                make_room(&mut servers);
-                servers.push(Server::new(newcomer.socket));
-            }
-        }
-        if readable[0] {
-            if let Ok(newcomer) = sys::accept(listener).and_then(Newcomer::new) {
-                make_room(&mut waiting);
-                waiting.push((newcomer, Instant::now()));
+        while let Some(call) = looper.due(sys::now()) {
+            match call {
+                Call::NewcomerLate(number) => drop(newcomers.let_go(number, &mut looper)),
+                Call::ServerLate(number) => drop(gone(&mut servers, number, &mut looper)),
+                Call::LookForServer => sys::exit_now(ORPHANED),
+                _ => {}
             }
         }
     }
-    sys::exit_now(ORPHANED)
 }
 
-fn is_over(since: Instant) -> bool {
-    since.elapsed() > Duration::from_secs_f64(PATIENCE_SECONDS)
-}
-
-/// The oldest goes for a newer one.
-fn make_room<T>(those: &mut Vec<T>) {
-    if those.len() >= MOST {
-        those.remove(0);
-    }
+/// A server is heard no longer.
+fn gone(servers: &mut BTreeMap<u64, (Server, Timer)>, number: u64, looper: &mut EventLoop) -> Option<Server> {
+    let (server, timer) = servers.remove(&number)?;
+    looper.cancel(timer);
+    looper.forget(server.socket.as_raw_fd());
+    Some(server)
 }
 
 /// One that has proved the key, and what has come of its plan: four bytes of its length, and the plan.
 struct Server {
     socket: OwnedFd,
-    since: Instant,
     said: Vec<u8>,
 }
 
 impl Server {
-    fn new(socket: OwnedFd) -> Server {
-        Server { socket, since: Instant::now(), said: Vec::new() }
-    }
-
     /// Hears what is there, and none of what comes behind the plan; gives the plan once it is whole.
     ///
     /// # Errors

@@ -59,7 +59,8 @@ const HOST_NAME: &str = "host_name";
 /// Where no descriptor can be handed on.
 const DIAL: &str = "dial";
 const ACCEPT: &str = "accept";
-const BACKLOG: i32 = 16;
+/// Over a network others come as well, code inside among them.
+const BACKLOG: i32 = 128;
 const ACCEPT_RETRY_SECONDS: f64 = 1.0;
 const RECEIVED_BYTES: usize = 256 << 10;
 /// So much of what was received stays in memory between two turns.
@@ -309,11 +310,13 @@ impl Supervisor {
                 }
             }
             Token::Newcomer(number) => {
-                let heard = self.newcomers.as_mut().and_then(|newcomers| newcomers.hear(number, &mut self.looper));
-                if let Some(socket) = heard {
+                let heard = self.newcomers.as_mut().map(|newcomers| newcomers.hear(number, &mut self.looper));
+                if let Some((_, Some(socket))) = heard {
                     self.adopt(socket);
                 }
             }
+            // They are before a sandbox runs.
+            Token::Server(_) => {}
             Token::PortsListener | Token::Ports | Token::Dial(_) => self.ports_happened(token, events),
             Token::Case(number, which) => self.commands.case_happened(number, which, &mut self.looper),
             Token::Relayed(number) => self.relayed_happened(number, events),
@@ -338,6 +341,7 @@ impl Supervisor {
                     drop(newcomers.let_go(number, &mut self.looper));
                 }
             }
+            Call::ServerLate(_) => {}
             Call::TryBlindly => {
                 for (token, events) in self.looper.try_blindly() {
                     self.happened(token, events);

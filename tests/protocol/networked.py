@@ -47,6 +47,7 @@ class Place:
     Attributes:
         key: that it knows.
         port: at which it listens.
+        address: at which others reach it.
         process: that started it, and ends as it does.
         log: what its variable names.
         security: as what it runs.
@@ -55,6 +56,7 @@ class Place:
     def __init__(self, key: bytes, port: int, process: subprocess.Popen[bytes], log: Path, security: Security) -> None:
         self.key = key
         self.port = port
+        self.address = "127.0.0.1"
         self.process = process
         self.log = log
         self.security = security
@@ -66,7 +68,7 @@ class Place:
         Raises:
             OSError: nobody listens there.
         """
-        sock = socket.create_connection(("127.0.0.1", self.port), PATIENCE_SECONDS)
+        sock = socket.create_connection((self.address, self.port), PATIENCE_SECONDS)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # As servers do: what is sent is there at once.
         self._made.append(sock)
@@ -91,6 +93,27 @@ class Place:
         assert state == "new"
         await begin(sock, told(self.security))
         return sock
+
+    def number(self) -> int:
+        """Of its process 1, as the machine has it."""
+        pid = self.process.pid
+        while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            pid = int(children[0])
+        return pid
+
+    def connect_network(self) -> None:
+        """To the machine's, where it has one of its own: as a pod is another machine to its servers."""
+        name, ours, theirs = f"aviato{self.port}", "198.19.77.1", "198.19.77.2"
+        inside = ["nsenter", f"--net=/proc/{self.number()}/ns/net", "ip"]
+        for line in (
+            ["ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(self.number())],
+            ["ip", "address", "add", f"{ours}/30", "dev", name],
+            ["ip", "link", "set", name, "up"],
+            [*inside, "address", "add", f"{theirs}/30", "dev", "eth0"],
+            [*inside, "link", "set", "eth0", "up"],
+        ):
+            subprocess.run(line, check=True, timeout=PATIENCE_SECONDS)
+        self.address = theirs
 
     async def status(self) -> int:
         """With which it ends."""
@@ -125,6 +148,7 @@ async def place(
     variables: dict[str, str] | None = None,
     directory: str = "/",
     pool_key: bytes | None = None,
+    own_network: bool = False,
 ) -> AsyncIterator[Place]:
     """One that listens.
 
@@ -133,6 +157,7 @@ async def place(
         variables: of its image.
         directory: of its image.
         pool_key: its key is made of this, and comes in a file.
+        own_network: it is another machine to its servers; the machine's root alone makes such a one.
     """
     key = secrets.token_bytes(32) if pool_key is None else key_of_pod(pool_key, POD)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -150,7 +175,14 @@ async def place(
             bound += ["--bind", left_key(Path(folder), pool_key), KEY_DIRECTORY]
         process = subprocess.Popen(
             [
-                *(bwrap_path(), *ROOT, *IDS[security], "--chdir", directory, *bound),
+                *(
+                    bwrap_path(),
+                    *(part for part in ROOT if part != "--share-net" or not own_network),
+                    *IDS[security],
+                    "--chdir",
+                    directory,
+                    *bound,
+                ),
                 *(part for name, value in given.items() for part in ("--setenv", name, value)),
                 *("--ro-bind", binary.found(), INSIDE, "--", INSIDE, "serve", "--port", str(port)),
             ],
@@ -158,6 +190,8 @@ async def place(
         )
         made = Place(key, port, process, log, security)
         try:
+            if own_network:
+                made.connect_network()
             await made.listens()
             yield made
         finally:

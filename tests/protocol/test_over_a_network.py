@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import os
 import secrets
 import socket
 from pathlib import Path
@@ -144,11 +145,33 @@ async def test_one_that_is_cut_anywhere_changes_nothing(there: Place) -> None:
 
 
 async def test_strangers_that_say_nothing_keep_nobody_away(there: Place) -> None:
-    strangers = [there.dial() for _ in range(50)]
+    strangers = [there.dial() for _ in range(300)]
     assert len(await read(strangers[-1], 32)) == 32
     # The oldest has gone for a newer one.
     assert len(await read(strangers[0], 33)) == 32
     assert not has_said_more(strangers[-1])
+
+
+FLOOD = """
+import socket, sys
+kept = []
+for number in range(1000):
+    kept.append(socket.create_connection(("127.0.0.1", int(sys.argv[1])), 20, (f"127.{number % 200}.7.1", 0)))
+assert len(kept[-1].recv(32, socket.MSG_WAITALL)) == 32
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the machine's root makes networks")
+async def test_strangers_of_the_inside_have_no_server_go() -> None:
+    async with place(own_network=True) as there:
+        peer = await configured(there)
+        server = there.dial()
+        nonce = await read(server, 32)
+        seen = await peer.run("python3", "-I", "-c", FLOOD, str(there.port))
+        assert (seen.result["returncode"], seen.stderr) == (0, "")
+        await say(server, proof(there.key, nonce))
+        assert (await read(server, 33))[:1] == b"r"
+        peer.close()
 
 
 def has_said_more(sock: socket.socket) -> bool:
@@ -392,11 +415,8 @@ async def test_without_its_file_it_does_not_begin() -> None:
 
 async def test_nobody_on_the_machine_reads_the_key_where_the_kernel_shows_it() -> None:
     async with place() as there:
-        pid = there.process.pid
-        while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            pid = int(children[0])
         try:
-            shown = Path(f"/proc/{pid}/environ").read_bytes()
+            shown = Path(f"/proc/{there.number()}/environ").read_bytes()
         except PermissionError:
             pytest.skip("only root sees it at all")
         assert there.key.hex().encode() not in shown and b"AVIATO_KEY=" + b"0" * 64 in shown
