@@ -220,6 +220,22 @@ async def test_files_that_come_in_by_calls_have_the_same_limit(make_box):
         await box.put("/workspace/big", b"x" * (7 * MIB))
 
 
+async def test_a_tree_that_is_wide_where_it_is_deep_is_no_inode_bomb(make_box):
+    source = """
+import os, time
+top = "/".join("d" * 40)
+os.makedirs(top)
+for depth in range(28, 36):
+    for number in range(300): os.mkdir("/".join("d" * depth) + f"/{number}")
+time.sleep(1.5)
+print("whole")
+"""
+    async with make_box() as box:
+        result = await box.python(source)
+        assert (result.stdout, result.stderr) == ("whole\n", "")
+        await box.put("/workspace/file", b"more")
+
+
 async def test_an_inode_bomb(make_box):
     many = "import os, time\nfor number in range(2000):\n    open(f'/tmp/{number}', 'w')\ntime.sleep(WAIT)\nprint('whole')"
     links = many.replace("open(f'/tmp/{number}', 'w')", "os.link('/etc/../workspace/one', f'/tmp/{number}')")

@@ -24,9 +24,12 @@ const REST: f64 = 20.0;
 /// The same while the disk's free space dwindles as fast as this sandbox would have to write to reach its limit soon.
 const SHORT_REST: f64 = 3.0;
 const ENTRIES_A_TURN: usize = 256;
+/// Directories at multiples of this depth wait for their turn, with a descriptor each.
 const DEEPEST: usize = 32;
-/// Directories at multiples of that depth wait for their turn with a descriptor each; who has more has too many.
-const MOST_DEEP: usize = 256;
+/// Where so many wait, those that follow are counted at once, with all that is below them.
+const MOST_WAITING: usize = 192;
+/// More descriptors it does not take: a tree that is as wide where it is deep, and as much deeper there, has too many directories.
+const MOST_OPEN: usize = 320;
 const BLOCK_BYTES: u64 = 512;
 const NO_LIMIT: u64 = u64::MAX;
 
@@ -131,10 +134,11 @@ impl Count {
                 return Ok(());
             }
             let named = sys::open_at(at, name, O_PATH | O_DIRECTORY | O_NOFOLLOW, 0)?;
-            if self.stack.len() < DEEPEST {
-                self.stack.push(Folder::open(&named)?);
-            } else if self.waiting.len() < MOST_DEEP {
+            let waits = self.stack.len() >= DEEPEST && self.waiting.len() < MOST_WAITING;
+            if waits {
                 self.waiting.push(named);
+            } else if self.stack.len() + self.waiting.len() < MOST_OPEN {
+                self.stack.push(Folder::open(&named)?);
             } else {
                 self.inodes = NO_LIMIT - 1;
             }
@@ -497,6 +501,15 @@ mod tests {
             std::fs::create_dir(&deep).unwrap();
         }
         assert_eq!(counted(&top).1, 103);
+        // Many directories where others wait, and a deep one below each.
+        let mut wide = top.join("a");
+        for _ in 2..DEEPEST {
+            wide = wide.join("d");
+        }
+        for number in 0..400 {
+            std::fs::create_dir_all(wide.join(format!("{number}/e/f/g"))).unwrap();
+        }
+        assert_eq!(counted(&top).1, 103 + 400 * 4);
         std::fs::remove_dir_all(&top).unwrap();
     }
 

@@ -11,7 +11,7 @@ use std::os::unix::io::{AsRawFd, OwnedFd};
 use crate::directory::Names;
 use crate::limits::memory::number;
 use crate::process_tree::Processes;
-use crate::sys::{self, O_DIRECTORY, O_NONBLOCK, O_RDONLY};
+use crate::sys::{self, O_DIRECTORY, O_NONBLOCK, O_RDONLY, O_WRONLY};
 
 const MAPPING_BYTES: u64 = 256;
 /// An overlay opens a file twice.
@@ -24,8 +24,6 @@ const LOCK_BYTES: u64 = 256;
 /// Of the longest filter, as it came, as it is checked and as it is compiled.
 const FILTER_BYTES: u64 = 160 << 10;
 const WATCH_BYTES: u64 = 256;
-/// So many pipes are not looked into: most sandboxes have no more, and they hold 4 MiB unless somebody makes them larger.
-const FEW_PIPES: usize = 64;
 const DESCRIPTORS_A_TURN: usize = 256;
 /// So many times as long as a look took of the processor there is no other.
 const REST: u64 = 4;
@@ -46,7 +44,7 @@ struct Held {
     filters: u64,
     /// Its sockets, pipes and files without a name, by name; others may have them as well.
     nodes: HashSet<Vec<u8>>,
-    /// What is in its pipes, where there are many.
+    /// What is in its pipes.
     piped: HashMap<Vec<u8>, u64>,
 }
 
@@ -225,9 +223,6 @@ impl KernelMemory {
                 Ok(false)
             }
             Part::Pipes(at) => {
-                if look.pipes.len() <= FEW_PIPES {
-                    return Ok(true);
-                }
                 let end = (*at + DESCRIPTORS_A_TURN).min(look.pipes.len());
                 for (node, path) in &look.pipes[*at..end] {
                     look.held.piped.insert(node.clone(), in_pipe(processes, path)?);
@@ -322,8 +317,11 @@ fn count(processes: &Processes, path: &str, what: &[u8]) -> io::Result<u64> {
 }
 
 /// The pages that may lie in it: a byte that was written by itself may have one of its own.
+///
+/// It is opened to write: who reads meanwhile waits for the end a moment longer. With another reader, who writes to nobody would not be told.
 fn in_pipe(processes: &Processes, path: &str) -> io::Result<u64> {
-    Ok(match open(processes, path)? {
+    let fd = opened(sys::open_at(processes.directory(), path.as_bytes(), O_WRONLY | O_NONBLOCK, 0))?;
+    Ok(match fd {
         Some(fd) => (sys::unread_bytes(&fd) * 4096).min(sys::pipe_size(&fd).unwrap_or(0)),
         None => 0,
     })

@@ -9,7 +9,7 @@ from unittest import mock
 
 from aviato.server.backends.local import plan
 from aviato.server.backends.local.directories import Directories
-from tests.attacks.pairs.limits import DISK, MIB, WATCHED
+from tests.attacks.pairs.limits import DISK, KERNEL, MIB, WATCHED, takes_memory
 from tests.attacks.registry import Area, Arena, Steps
 
 area = Area(__name__)
@@ -133,6 +133,40 @@ async def memory(arena: Arena) -> bool:
     with mock.patch.object(arena.backend, "_facts", replace(arena.backend._facts, groups=())):
         async with arena.box(limits={"memory": 80 * MIB}) as box:
             return bool((await box.python(BOMB)).stdout == "True")
+
+
+PIPES = (
+    BECOME
+    + """
+import fcntl
+read, write = os.pipe()
+for uid in range(1, 5):
+    if os.fork() == 0:
+        become(uid)
+        total, kept = 0, []
+        for _ in range(60):
+            kept.append(os.pipe())
+            fcntl.fcntl(kept[-1][1], 1031, 1 << 20)  # F_SETPIPE_SZ
+            os.set_blocking(kept[-1][1], False)
+            try:
+                while True: total += os.write(kept[-1][1], bytes(1 << 16))
+            except BlockingIOError: pass
+        os.write(write, b"%d\\n" % total)
+        os.close(write)
+        time.sleep(60)
+os.close(write)
+said = b""
+while piece := os.read(read, 4096): said += piece
+time.sleep(1.5)
+print(sum(map(int, said.split())) >= 160 << 20)
+"""
+)
+
+
+@area.attack("memory bomb of a few large pipes of each user", KERNEL, impossible=has_one_id)
+async def pipes(arena: Arena) -> bool:
+    """The kernel lets each have so much in pipes."""
+    return await takes_memory(arena, 80 * MIB, PIPES)
 
 
 # -- whose it is -----------------------------------------------------------------------------------------------------------
