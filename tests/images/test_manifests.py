@@ -280,6 +280,10 @@ def test_what_an_image_says_of_commands():
         {"User": 3},
         {"Labels": {"a": 1}},
         {"Cmd": ["x" * 200_000]},
+        # What no program could be given, and no answer of the server could hold.
+        {"WorkingDir": "/\ud800"},
+        {"Env": ["A=\udfff"]},
+        {"Labels": {"\ud800": "a"}},
         [],
     ],
 )

@@ -232,6 +232,19 @@ async def test_a_removal_that_was_killed_between_its_steps(store, layout, place,
     assert (store.find(layout("a")) is not None) is in_use is Path(a.layers[0]).is_dir()
 
 
+async def test_what_expires_takes_no_layers_of_a_removal_that_was_killed(store, layout, place):
+    a, b = [await store.pull(layout(name)) for name in "ab"]
+    store.use(a.image_id, "sandbox-1", str(place))
+    recorded = RecordedSnapshot(snapshot_id="snap-a", sandbox_id="sandbox-2", image="b")
+    new = NewSnapshot(
+        recorded=recorded, image_id=b.image_id, names=("snap-a",), architecture="amd64", expires_after_seconds=0.0
+    )
+    await store.snapshot(None, new)
+    store._trash.take_record(store._index.path(a.image_id))
+    await store.remove_expired()
+    assert store.find(layout("a")) is not None and all(Path(layer).is_dir() for layer in a.layers)
+
+
 async def test_what_prune_takes(store, layout, place):
     a, b, _ = [await store.pull(layout(name)) for name in "abc"]
     store.pin(layout("a"))

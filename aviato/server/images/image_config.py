@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aviato.server.images.bounded_json import read_object
 from aviato.server.images.image_errors import image_error
+from aviato.values.text import is_unicode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,7 +124,7 @@ def _labels(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_word(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= LONGEST_WORD and "\0" not in value
+    return isinstance(value, str) and len(value) <= LONGEST_WORD and "\0" not in value and is_unicode(value)
 
 
 def _wrong(key: str, wanted: str) -> Exception:

@@ -298,6 +298,7 @@ class ImageStore:
             if not any(map(is_over, self._index.records())):
                 return False  # Most often: nobody need wait for those who remove something.
             with self._index.alone():
+                self._removal.settle()
                 if not self._snapshots.remove_expired(in_use):
                     return False
                 self._removal.sweep()
