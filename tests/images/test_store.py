@@ -136,6 +136,37 @@ async def test_layers_of_a_record_that_cannot_be_read_stay(store, layout):
     assert all(Path(layer).is_dir() for layer in b.layers)
 
 
+@pytest.mark.parametrize("what", ["record", "names", "layer"])
+async def test_what_cannot_be_read_for_a_moment_is_still_there(tmp_path, store, layout, monkeypatch, what):
+    """A process without a free descriptor cannot read; that is no damage, and nothing goes for it."""
+    a = await store.pull(layout("a"))
+    store.pin(a.image_id)
+    other = ImageStore(tmp_path / "store", unpack_by_tarfile)
+    file = {"record": f"{a.image_id}.json", "names": "names.json", "layer": "layer.json"}[what]
+    if what == "layer":
+        other._index.path(a.image_id).unlink()
+    with monkeypatch.context() as no_descriptor_is_left:
+        for module in ("io", "builtins"):
+            no_descriptor_is_left.setattr(f"{module}.open", _failing_for(file))
+        with pytest.raises(SandboxImageError, match="Too many open files") as caught:
+            await (other.prune() if what == "record" else other.pull(layout("b" if what == "names" else "a")))
+    assert caught.value.reason == "store_failed" and caught.value.is_infrastructure
+    assert list((store._directory / "trash").iterdir()) == [] and {Path(one).parent.name for one in a.layers} <= layers(store)
+    assert (await store.pull(layout("a"))).layers == a.layers
+
+
+def _failing_for(name):
+    """`open` that finds no descriptor to read one file."""
+    opening = open
+
+    def failing(path, mode="r", *arguments, **more):
+        if not isinstance(path, int) and os.path.basename(path) == name and mode.startswith("r"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return opening(path, mode, *arguments, **more)
+
+    return failing
+
+
 # -- use and removal
 
 
@@ -387,20 +418,47 @@ async def test_a_disk_that_is_full(store, tmp_path):
     assert caught.value.reason == "store_failed"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a small disk")
-async def test_a_small_disk(tmp_path):
-    small = tmp_path / "small"
-    small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], capture_output=True).returncode:
+@pytest.fixture
+def small(tmp_path):
+    """A disk of a mebibyte."""
+    path = tmp_path / "small"
+    path.mkdir()
+    if (
+        os.geteuid() != 0
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", path], capture_output=True).returncode
+    ):
         pytest.skip("needs to mount a small disk")
-    try:
-        path = write_layout(tmp_path / "layout", {"a": Image(tar_of({"x": os.urandom(3_000_000)}))})
-        store = ImageStore(small / "store", unpack_by_tarfile)
-        with pytest.raises(SandboxImageError) as caught:
-            await store.pull(f"oci:{path}:a")
-        assert caught.value.reason == "disk_full" and is_empty(store)
-    finally:
-        subprocess.run(["umount", "-l", small], check=True)
+    yield path
+    subprocess.run(["umount", "-l", path], check=True)
+
+
+async def test_a_small_disk(tmp_path, small):
+    path = write_layout(tmp_path / "layout", {"a": Image(tar_of({"x": os.urandom(3_000_000)}))})
+    store = ImageStore(small / "store", unpack_by_tarfile)
+    with pytest.raises(SandboxImageError) as caught:
+        await store.pull(f"oci:{path}:a")
+    assert caught.value.reason == "disk_full" and is_empty(store)
+
+
+@pytest.mark.parametrize("how", ["prune", "remove"])
+async def test_a_full_disk_gets_room_by_what_is_removed(small, layout, how):
+    store = ImageStore(small / "store", unpack_by_tarfile)
+    a, b = [await store.pull(layout(name)) for name in "ab"]
+    store.pin(b.image_id)
+    with pytest.raises(OSError, match="No space"), open(small / "all-there-is", "wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    if how == "prune":
+        assert await store.prune() > 0
+    else:
+        assert await store.remove(layout("a")) == [layout("a")]
+    assert [one.image_id for one in store.list()] == [b.image_id] and layers(store) == {
+        Path(one).parent.name for one in b.layers
+    }
+    # Nor does its name mean anything, also once the same image comes by another one.
+    (small / "all-there-is").unlink()
+    await store.pull(a_by_another_name := layout("a").replace("oci:", "oci:/proc/self/root"))
+    assert store.find(layout("a")) is None and store.find(a_by_another_name).image_id == a.image_id
 
 
 # -- names that are no registry's

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from aviato.server.images.file_locks import locked
 from aviato.server.images.image_config import ImageConfig
+from aviato.server.images.image_errors import disk_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -99,7 +100,9 @@ class Name:
 
 
 class ImageIndex:
-    """The records and names of one store. Files are replaced whole; one that cannot be read counts as missing.
+    """The records and names of one store. Files are replaced whole; one that is damaged counts as missing.
+
+    What cannot be read for a moment does not: whatever reads raises SandboxImageError where the disk or this process fails.
 
     Args:
         directory: of the store.
@@ -225,7 +228,11 @@ class _Remembered(Generic[_T]):
         self._kept: tuple[tuple[int, ...], _T] | None = None
 
     def read(self, *, anew: bool = False) -> _T | None:
-        """Its value; None if there is none, or none that can be read."""
+        """Its value; None if there is none, or it is damaged.
+
+        Raises:
+            SandboxImageError: it cannot be read now.
+        """
         try:
             kept = self._kept  # Each sandbox asks: to open the file costs more than all the rest.
             if kept is not None and not anew and kept[0] == _seen(os.stat(self._path)):
@@ -233,7 +240,11 @@ class _Remembered(Generic[_T]):
             with open(self._path, "rb") as file:
                 seen = _seen(os.fstat(file.fileno()))
                 value = self._parse(file.read())
-        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise disk_error(error, self._path) from error
+        except (ValueError, TypeError, LookupError, AttributeError):
             return None
         self._kept = (seen, value)
         return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from contextlib import suppress
@@ -12,6 +13,7 @@ from aviato.server.images.layers import read_layer_size
 from aviato.server.images.starting_layers import key_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from aviato.server.images.image_index import ImageIndex, ImageRecord
@@ -47,13 +49,20 @@ class ImageRemoval:
         self._sizes = sizes
 
     def settle(self) -> None:
-        """Decide about records that a process took away and did not decide about before it ended."""
+        """Decide about records that a process took away and did not decide about before it ended, and about names of none."""
         for path, image_id in self._trash.records():
             if self._uses.alive(image_id):
                 self._put_back(path, image_id)
             else:
                 path.unlink(missing_ok=True)
                 self._uses.forget(image_id)
+        self._drop_names(self.names_of_none())
+
+    def names_of_none(self) -> list[str]:
+        """Names that mean an image which has gone: there was no room on the disk to write that they went, too."""
+        names = self._index.names()
+        there = set(self._index.ids()) if names else set()
+        return [name for name, meant in names.items() if meant.image_id not in there]
 
     def remove(self, image_id: str) -> list[str]:
         """Take an image away, unless sandboxes have it.
@@ -68,7 +77,7 @@ class ImageRemoval:
         if using:
             self._put_back(taken, image_id)
             return using
-        self._index.drop_names([name for name, meant in self._index.names(anew=True).items() if meant.image_id == image_id])
+        self._drop_names([name for name, meant in self._index.names(anew=True).items() if meant.image_id == image_id])
         taken.unlink(missing_ok=True)
         self._uses.forget(image_id)
         return []
@@ -85,7 +94,7 @@ class ImageRemoval:
             needed.update(layer.key for layer in record.layers)
             needed.add(key_of(record))
         if len(records) < len(self._index.ids()):
-            return 0  # A record cannot be read, so nobody knows which layers its image has.
+            return 0  # A record is damaged, so nobody knows which layers its image has.
         freed = 0
         for key in os.listdir(self._directory / "layers"):
             if key not in needed:
@@ -130,7 +139,7 @@ class ImageRemoval:
         """
         records = {record.image_id: record for record in self._index.records()}
         for image_id in set(self._index.ids()) - records.keys():
-            self.remove(image_id)  # Its record cannot be read.
+            self.remove(image_id)  # Its record is damaged.
         now = time.time()
         for record in sorted(records.values(), key=self.used_at):
             if most_bytes > 0 and self._size(records) <= most_bytes:
@@ -144,6 +153,14 @@ class ImageRemoval:
     def used_at(self, record: ImageRecord) -> float:
         """When an image was last of use."""
         return max(record.pulled_at, self._uses.used_at(record.image_id) or 0.0)
+
+    def _drop_names(self, gone: Iterable[str]) -> None:
+        """Let names mean nothing, as soon as there is room to write that: what is removed makes some."""
+        try:
+            self._index.drop_names(gone)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
 
     def _put_back(self, taken: Path, image_id: str) -> None:
         """Unless it was pulled again meanwhile."""

@@ -250,5 +250,5 @@ def _is_of_no_use(error: Exception) -> bool:
     """Whether a download that is here whole leads nowhere: it is damaged, or there is no room for it."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    passing = ("interrupted", "stalled", "registry_failed", "registry_unreachable", "too_many_requests")
+    passing = ("interrupted", "stalled", "registry_failed", "registry_unreachable", "store_failed", "too_many_requests")
     return isinstance(error, SandboxImageError) and error.reason not in passing

@@ -8,6 +8,8 @@ import stat
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from aviato.server.images.image_errors import disk_error
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -35,7 +37,11 @@ class LayerDescription:
 
 
 def read_layer(path: Path, diff_id: str) -> LayerDescription | None:
-    """What a layer's description says; None if it is not there, or of another one."""
+    """What a layer's description says; None if it is not there, damaged, or of another one.
+
+    Raises:
+        SandboxImageError: it cannot be read now. Here and below, that is no reason to take the layer for another one.
+    """
     described = _read(path)
     try:
         found = LayerDescription(**described)
@@ -85,6 +91,8 @@ def describe_layer(path: Path, description: LayerDescription) -> None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         described = json.loads((path / DESCRIPTION).read_bytes())
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
+    except OSError as error:
+        raise disk_error(error, str(path / DESCRIPTION)) from error
     return described if isinstance(described, dict) else {}

@@ -167,7 +167,7 @@ class ImageStore:
             if self._most_bytes is not None:
                 await self._settle_sizes()
                 await in_thread(self._prune, self._most_bytes, 0.0, frozenset({record.image_id}))
-                await self._trash.empty()
+                await self._empty_trash()
         except OSError as error:
             raise disk_error(error, f"image {quoted(reference)}") from error
         return await in_thread(self._stored, record)
@@ -199,10 +199,13 @@ class ImageStore:
             The names that went.
 
         Raises:
-            SandboxImageError: the image is not here, or sandboxes have it.
+            SandboxImageError: the image is not here, sandboxes have it, or the disk fails.
         """
-        gone = await in_thread(self._remove, reference, force)
-        await self._trash.empty()
+        try:
+            gone = await in_thread(self._remove, reference, force)
+            await self._empty_trash()
+        except OSError as error:
+            raise disk_error(error, f"image {quoted(reference)}") from error
         return gone
 
     async def prune(self, *, most_bytes: int = 0, unused_seconds: float = 0.0) -> int:
@@ -214,10 +217,16 @@ class ImageStore:
 
         Returns:
             The bytes that this frees.
+
+        Raises:
+            SandboxImageError: the disk fails.
         """
-        await self._settle_sizes()
-        freed = await in_thread(self._prune, most_bytes, unused_seconds, frozenset(), downloads=True)
-        await self._trash.empty()
+        try:
+            await self._settle_sizes()
+            freed = await in_thread(self._prune, most_bytes, unused_seconds, frozenset(), downloads=True)
+            await self._empty_trash()
+        except OSError as error:
+            raise disk_error(error, "images that are to go") from error
         return freed
 
     def pin(self, reference: str, pinned: bool = True) -> None:
@@ -305,7 +314,7 @@ class ImageStore:
                 return True
 
         if await in_thread(remove):
-            await self._trash.empty()
+            await self._empty_trash()
 
     def used_by(self, sandbox_id: str) -> str | None:
         """The image that a sandbox has."""
@@ -436,6 +445,16 @@ class ImageStore:
                 self._index.drop_names(names)
             self._removal.sweep()
             return names
+
+    async def _empty_trash(self) -> None:
+        """Take away for good what was removed. Then there is room to write down what that was."""
+        await self._trash.empty()
+        if await in_thread(self._removal.names_of_none):
+            await in_thread(self._settle)
+
+    def _settle(self) -> None:
+        with self._index.alone():
+            self._removal.settle()
 
     def _prune(self, most_bytes: int, unused_seconds: float, kept: frozenset[str], *, downloads: bool = False) -> int:
         with self._index.alone():
