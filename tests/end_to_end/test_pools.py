@@ -17,6 +17,7 @@ import aviato
 from aviato import AviatoValidationError, Sandbox, SandboxFailedError, SandboxTerminatedError, Session
 from aviato.server.backends.local.directories import Directories
 from aviato.transport.http import HttpTransport
+from tests.images.programs import one_program
 
 SEEN = r"""
 exec 2>&1
@@ -277,6 +278,18 @@ def test_what_waits_for_a_place_goes_before(make_server: Any, monkeypatch: pytes
         for box in boxes:
             box.stop().result()
         full(pool)
+
+
+def test_the_first_pool_of_an_image(session: Session, server: Any, tmp_path: Path) -> None:
+    """What is made while the image gets its starting layer is ready for those that come once it has one."""
+    layout = one_program(tmp_path / "layout", {"own": os.urandom(20)}, {"Entrypoint": ["/program"]})
+    with session.pool(2, container_image=layout) as pool:
+        full(pool)
+        boxes = [pool.sandbox() for _ in range(2)]
+        for box in boxes:
+            box.wait()
+            assert was_ready(server, box)
+            box.stop().result()
 
 
 def test_images_of_the_command_line(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.server.backends.capabilities import Capability
+from aviato.server.images.resolved import ResolvedImage
 from aviato.server.service import warm_pools
 from aviato.wire.ids import new_pool_id, new_sandbox_id
 
@@ -103,6 +104,43 @@ async def test_another_server_knows_where_it_is(serving, folder, backend):
         again = await client.create(sandbox_id=claimed["sandbox_id"], pool_id=pool.pool_id, detached=True, expect=200)
         assert (again["status"], again["started_at"]) == ("running", claimed["started_at"])
         assert service.registry.record(claimed["sandbox_id"]).place_id == place_id
+
+
+@pytest.mark.parametrize("is_on_its_way", [False, True])
+async def test_a_pool_whose_image_is_another_one_by_now(server, backend, monkeypatch, is_on_its_way):
+    """As where a tag was pulled anew: nobody is given the image of before, and the next ones are ready again."""
+    meant = "a"
+
+    def resolve_image(reference, *, fallback=None):
+        return ResolvedImage(reference="tag", kind="oci", image_id=meant, layers=(meant,))
+
+    monkeypatch.setattr(backend, "resolve_image", resolve_image)
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def warm_up(link, commands):
+        begun.set()
+        await go.wait()
+
+    monkeypatch.setattr(warm_pools, "warm_up", warm_up)
+    if not is_on_its_way:
+        go.set()
+    pool_id = new_pool_id()
+    body = {"size": 1, "sandbox": {"sandbox_id": new_sandbox_id()}}
+    await server.call("PUT", f"/v1/pools/{pool_id}", body=body, expect=200)
+    pool = server.service.warm_pools._own[pool_id]
+    await begun.wait()
+    if not is_on_its_way:
+        await eventually(lambda: pool.ready)
+    old = set(backend.specs)
+    meant = "b"
+    server.service.warm_pools.tick()
+    go.set()
+    await eventually(lambda: old <= set(backend.destroyed))
+    server.service.warm_pools.tick()
+    await eventually(lambda: pool.ready)
+    claimed = await server.create(pool_id=pool_id)
+    assert claimed["status"] == "running" and claimed["was_ready"]
+    assert backend.specs[server.service.registry.record(claimed["sandbox_id"]).place_id].image.image_id == "b"
 
 
 async def test_a_first_command_goes_before_what_fills_a_pool(server, monkeypatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -67,6 +67,13 @@ class ResolvedImage:
     def is_here(self) -> bool:
         """Whether a sandbox can be made of it at once."""
         return self.kind != "oci" or self.image_id is not None
+
+    @property
+    def without_start(self) -> ResolvedImage:
+        """The same whether it has its starting layer already or not: an image of the store is known by its id."""
+        if self.image_id is None or self.is_snapshot:
+            return self
+        return replace(self, layers=(), top=None, lacks_start=False)
 
     @property
     def is_stored(self) -> bool:

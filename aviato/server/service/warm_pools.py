@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from aviato.server.backends.base import Backend, SandboxSpec
     from aviato.server.callers import Caller
+    from aviato.server.images.resolved import ResolvedImage
     from aviato.server.link.link import Process1Link
     from aviato.server.service.egress import Egress
     from aviato.server.service.live_sandbox import LiveSandbox
@@ -48,6 +49,13 @@ AGAIN_SECONDS = 10.0
 BREATH_SECONDS = 0.02
 """Before a pool that has enough is filled up: who has just claimed one runs a first command in it."""
 MOST_POOLS_OF_A_KEY = 16
+
+
+class _Kind(NamedTuple):
+    """What a place is made with; places of the same kind differ in what they are told then."""
+
+    image: ResolvedImage
+    rest: tuple[Hashable, ...]
 
 
 class Warm(NamedTuple):
@@ -70,6 +78,7 @@ class _Pool:
         ready: what can be handed out, the oldest first.
         making: how many are on their way.
         message: why there are none, if that is so.
+        kind: of what is ready; None: nothing is.
         expires_at: when it goes, by the monotonic clock; None: with the server.
     """
 
@@ -84,7 +93,7 @@ class _Pool:
     expires_at: float | None = None
     claimed_at: float = field(default_factory=time.monotonic)
     filling: asyncio.Task[None] | None = None
-    kind: Hashable = None
+    kind: _Kind | None = None
 
 
 class WarmPools:
@@ -177,6 +186,7 @@ class WarmPools:
         for pool in self._pools():
             if now - pool.claimed_at > UNUSED_SECONDS and pool.wanted > 1:
                 pool.claimed_at, pool.wanted = now, (pool.wanted + 1) // 2
+            self._renew(pool)
             self._empty(pool, max(0, min(pool.wanted, room)))
             for warm in [one for one in pool.ready if one.link.ended() is not None]:
                 pool.ready.remove(warm)
@@ -254,10 +264,10 @@ class WarmPools:
         while self._is_short(pool):
             pool.making += 1
             try:
-                warm = await self._made(pool)
+                warm, kind = await self._made(pool)
             finally:
                 pool.making -= 1
-            if self._is_there(pool):
+            if self._is_there(pool) and pool.kind == kind:
                 pool.ready.append(warm)
             else:
                 self._end(*warm)
@@ -274,7 +284,7 @@ class WarmPools:
         has_room = not admission.waiting and not admission.in_flight and admission.live + self.kept < admission.limit
         return has_room and len(pool.ready) + pool.making < pool.wanted
 
-    async def _made(self, pool: _Pool) -> Warm:
+    async def _made(self, pool: _Pool) -> tuple[Warm, _Kind]:
         resolved = self._backend.resolve_image(pool.request.image, fallback=pool.request.image_fallback)
         image = await self._backend.fetch_image(resolved)
         place_id = new_place_id()
@@ -291,7 +301,7 @@ class WarmPools:
         except BaseException:
             self._end(place_id, link)
             raise
-        return Warm(place_id, link)
+        return Warm(place_id, link), kind
 
     async def _created(self, spec: SandboxSpec) -> Process1Link:
         try:
@@ -300,6 +310,17 @@ class WarmPools:
         except TimeoutError:
             message = self._backend.too_long(spec.sandbox_id)
             raise SandboxUnavailableError(message, sandbox_id=spec.sandbox_id, reason="start_failed") from None
+
+    def _renew(self, pool: _Pool) -> None:
+        """Take away what is ready of another image than its reference means by now, as after a pull of a tag that has moved."""
+        if pool.kind is None:
+            return
+        with suppress(AviatoError, OSError):
+            image = self._backend.resolve_image(pool.request.image, fallback=pool.request.image_fallback)
+            # One that is not here any more comes again with the next place.
+            if image.is_here and image.without_start != pool.kind.image:
+                pool.kind = None
+                self._empty(pool, 0)
 
     def _drop(self, pool_id: str, pool: _Pool) -> None:
         """What is ready of a pool, and what is on its way, is nobody's any more."""
@@ -327,10 +348,9 @@ class WarmPools:
             await self._backend.destroy(place_id)
 
 
-def _kind(spec: SandboxSpec) -> Hashable:
-    """What a place is made with; places of the same kind differ in what they are told then."""
-    made = (spec.image, spec.packages, spec.mounted_files, spec.exposes_ports, spec.egress_port)
-    return (*made, tuple(spec.requests.items()), tuple(spec.limits.items()))
+def _kind(spec: SandboxSpec) -> _Kind:
+    rest = (spec.packages, spec.mounted_files, spec.exposes_ports, spec.egress_port)
+    return _Kind(spec.image.without_start, (*rest, tuple(spec.requests.items()), tuple(spec.limits.items())))
 
 
 def _warmed(request: CreateSandbox) -> Hashable:
