@@ -33,7 +33,7 @@ chmod 700 "$f" && "$f"; s=$?; rm -f "$f"; exit $s"""
 
 @dataclass(frozen=True)
 class Commands:
-    """What an image says of its commands.
+    """What an image says of its commands, and what a stage that begins with it knows of the one that made it.
 
     Attributes:
         environment: their variables.
@@ -42,6 +42,7 @@ class Commands:
         command: its words.
         shell: what runs a command that is one text.
         path: where programs are looked for while no variable says so.
+        arguments: each `ARG` of the stages that made it.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Commands:
     command: tuple[str, ...] = ()
     shell: tuple[str, ...] = SHELL
     path: str = PATH
+    arguments: Mapping[str, str] = field(default_factory=dict)
 
     def after(self, step: Setting) -> Commands:
         """What it says with a setting."""
@@ -106,18 +108,18 @@ class DockerfileStage:
                 translation.take(instruction)
             except WordError as error:
                 raise wrong(self.name, instruction.line, f"{instruction.kind}: {error}") from None
-        return translation.steps, translation.commands
+        return translation.steps, replace(translation.commands, arguments=translation.arguments)
 
 
 class _Translation:
     def __init__(self, stage: DockerfileStage, commands: Commands) -> None:
         self.steps: list[Step] = []
         self.commands = commands
+        self.arguments = {**commands.arguments, **{name: value for name, value in stage.given if name in PROXIES}}
         self._stage = stage
         self._has_command = False
         self._given = dict(stage.given)
         self._outer = dict(stage.arguments)
-        self._arguments = {name: value for name, value in stage.given if name in PROXIES}
 
     def take(self, one: Instruction) -> None:
         if one.kind in IGNORED:
@@ -138,7 +140,7 @@ class _Translation:
         kinds[one.kind](one)
 
     def _expand(self, one: Instruction, text: str, *, quotes: bool = True) -> str:
-        variables = {"PATH": self.commands.path, **self._arguments, **self.commands.environment}
+        variables = {"PATH": self.commands.path, **self.arguments, **self.commands.environment}
         return expand(text, variables, one.escape, quotes=quotes)
 
     def _said(self, one: Instruction) -> str:
@@ -152,11 +154,11 @@ class _Translation:
         for word in one.split():
             name, equals, value = word.partition("=")
             if name in self._given:
-                self._arguments[name] = self._given[name]
+                self.arguments[name] = self._given[name]
             elif equals:
-                self._arguments[name] = self._expand(one, value)
+                self.arguments[name] = self._expand(one, value)
             elif name in self._outer:
-                self._arguments[name] = self._outer[name]
+                self.arguments[name] = self._outer[name]
 
     def _env(self, one: Instruction) -> None:
         found = tuple((self._expand(one, name), self._expand(one, value)) for name, value in one.pairs())
@@ -192,7 +194,7 @@ class _Translation:
         return (*self.commands.shell, one.text) if one.words is None else one.words
 
     def _run(self, one: Instruction) -> None:
-        environment = tuple((name, value) for name, value in self._arguments.items() if name not in self.commands.environment)
+        environment = tuple((name, value) for name, value in self.arguments.items() if name not in self.commands.environment)
         words = self._words(one) if not one.heredocs else (*self.commands.shell, _script(one))
         where = "/" if self.commands.working_dir is None else None
         self.steps.append(

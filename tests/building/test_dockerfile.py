@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from aviato import AviatoValidationError
 from aviato.building.dockerfile import KINDS, Instruction, parse
 from aviato.building.dockerfile_stage import Commands, DockerfileStage
 from aviato.building.dockerfile_words import WordError, expand, split
+from aviato.building.from_dockerfile import source_of
 from aviato.building.steps import Run
 
 VARIABLES = {"x": "value", "empty": "", "_a1": "under"}
@@ -195,6 +198,37 @@ def test_commands(text: str, words: tuple[str, ...]) -> None:
     stage = DockerfileStage("Dockerfile", parse(f"FROM a\n{text}").stages[0].instructions, "/")
     [step], _ = stage.steps(Commands())
     assert isinstance(step, Run) and step.words == words
+
+
+def test_arguments_of_a_stage_are_those_of_what_begins_with_it(tmp_path: Path) -> None:
+    """As Docker's documentation has it of build variables; a stage that begins with something else has none of them."""
+    text = """ARG OUTER=outer
+FROM a AS below
+ARG OUTER
+ARG OWN=below GIVEN=below CHANGED=below
+RUN one
+FROM a AS other
+RUN two
+FROM below
+ARG CHANGED=above GIVEN OUTER
+ENV D=$OWN
+RUN three
+"""
+    (tmp_path / "Dockerfile").write_text(text)
+    said = {}
+    for target in ("below", "other", "2"):
+        source = source_of(str(tmp_path / "Dockerfile"), None, target, {"GIVEN": "given"})
+        commands, steps = Commands(), []
+        for stage in source.steps:
+            assert isinstance(stage, DockerfileStage)
+            found, commands = stage.steps(commands)
+            steps += found
+        last = steps[-1]
+        assert isinstance(last, Run)
+        said[target] = dict(last.environment), dict(commands.environment)
+    assert said["below"] == ({"OUTER": "outer", "OWN": "below", "GIVEN": "given", "CHANGED": "below"}, {})
+    assert said["other"] == ({}, {})
+    assert said["2"] == ({"OUTER": "outer", "OWN": "below", "GIVEN": "given", "CHANGED": "above"}, {"D": "below"})
 
 
 MARKS = ["\n", " ", "\\\n", "<<EOF", "EOF", '["a", "b"]', "$x", "${", "}", ":-", *"'\"=a#`\0", "# escape=`\n", "FROM a\n"]
