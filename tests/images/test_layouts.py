@@ -81,6 +81,7 @@ async def test_layouts_that_are_damaged(store, tmp_path):
         ("index.json", "[]", "bad_manifest"),
         ("index.json", '{"schemaVersion": 2, "manifests": [3]}', "bad_manifest"),
         ("index.json", "x" * (5 << 20), "manifest_too_large"),
+        ("index.json", made.raw.decode(), "bad_manifest"),
     ):
         (layout() / name).write_text(content)
         await refused(store, reference, reason)
@@ -247,6 +248,15 @@ async def test_an_archive_as_docker_writes_it(store, tmp_path):
         await store.pull(f"docker-archive:{two}")
 
 
+async def test_an_archive_with_layers_of_zstd(store, tmp_path):
+    """As Docker writes it where containerd keeps its images."""
+    tar = tar_of({"x": b"x"})
+    config = (made := Image(tar)).blobs[made.image_id]
+    path = archive(tmp_path / "a.tar", [{"Config": "c", "Layers": ["l"]}], {"c": config, "l": zstd(tar)})
+    found = await store.pull(f"docker-archive:{path}")
+    assert found.image_id == made.image_id and os.listdir(found.layers[0]) == ["x"]
+
+
 async def test_archives_that_are_damaged(store, tmp_path):
     (tar,) = tars = (tar_of({"x": os.urandom(9000)}),)
     config = (made := Image(*tars)).blobs[made.image_id]
@@ -271,6 +281,8 @@ async def test_archives_that_are_damaged(store, tmp_path):
         [{"Config": "c", "Layers": ["/etc/passwd"]}],
         [{**entry, "Layers": []}],
         [{**entry, "Layers": ["l"] * 501}],
+        [{**entry, "RepoTags": 5}],
+        [{**entry, "RepoTags": [["a"]]}],
     ):
         archive(path, entries, {"c": config, "l": tar})
         await refused(store, reference, "damaged_layout")

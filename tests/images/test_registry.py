@@ -20,6 +20,7 @@ from aviato.server.images.oci_reference import parse_oci_reference
 from aviato.server.images.patience import Patience
 from aviato.server.images.registry import Registry
 from aviato.server.images.registry_credentials import find_credentials
+from aviato.server.images.registry_requests import RegistryRequests
 from aviato.server.images.registry_tokens import read_challenges
 from aviato.server.images.store import ImageStore
 from tests.images.faulty_registry import always, cut_after, faulty_registry, times
@@ -352,6 +353,30 @@ async def test_a_token_server_goes_by_https(store, registry):
     registry.faults = {"/v2/": always(401, **{"WWW-Authenticate": header})}
     write_auth(registry.host, "user", "secret")
     assert "no https:" in str(await refused(store, reference, "not_a_registry"))
+
+
+@pytest.mark.parametrize(
+    "realm", ["https://tokens.example:99999/t", "http://127.0.0.1:99999/t", "https://[::1/t", "https:///t", "x"]
+)
+async def test_a_token_server_that_is_nowhere(store, registry, realm):
+    reference = registry.add("v1", image())
+    registry.faults = {"/v2/": always(401, **{"WWW-Authenticate": f'Bearer realm="{realm}"'})}
+    await refused(store, reference, "not_a_registry")
+
+
+async def test_a_registry_elsewhere_has_nothing_of_this_machine_asked(registry):
+    """Neither by a redirect nor as its token server: what listens on loopback trusts whoever reaches it."""
+    requests = RegistryRequests("https://registry.example", "registry.example", no_tokens, QUICK)
+    for url in (f"http://{registry.host}/token", f"https://{registry.host}/token"):
+        with pytest.raises(SandboxImageError) as caught:
+            await requests.ask_for_token(url, query={"scope": "x"}, form=None, login="Basic eDp5")
+        assert caught.value.reason == "not_a_registry"
+    await requests.close()
+    assert registry.asked == []
+
+
+async def no_tokens(requests):
+    raise AssertionError("nothing is asked of the registry itself")
 
 
 async def test_token_servers_that_fail(store, registry):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"
+MAGIC_BYTES = 4
 _SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _GZIP_BITS = 31
 PIECE_BYTES = 1 << 20
@@ -32,10 +33,10 @@ def decompress(fd: int, most_bytes: int, what: str) -> Iterator[bytes]:
     Raises:
         SandboxImageError: it is damaged (`damaged_layer`) or becomes too large (`too_large`).
     """
-    start = os.pread(fd, 4, 0)
+    start = os.pread(fd, MAGIC_BYTES, 0)
     if start[:2] == GZIP:
         found = _gzip(fd, what)
-    elif start == ZSTD or (len(start) == 4 and int.from_bytes(start, "little") in _SKIPPABLE):
+    elif is_compressed(start):
         found = _zstd(fd, what)
     else:
         found = _plain(fd)
@@ -45,6 +46,12 @@ def decompress(fd: int, most_bytes: int, what: str) -> Iterator[bytes]:
         if total > most_bytes:
             raise image_error("too_large", f"{what} becomes larger than {most_bytes} bytes")
         yield piece
+
+
+def is_compressed(start: bytes) -> bool:
+    """Whether something that begins with these `MAGIC_BYTES` bytes is compressed."""
+    is_zstd = start == ZSTD or (len(start) == MAGIC_BYTES and int.from_bytes(start, "little") in _SKIPPABLE)
+    return is_zstd or start[:2] == GZIP
 
 
 def _plain(fd: int) -> Iterator[bytes]:

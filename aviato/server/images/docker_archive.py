@@ -9,7 +9,7 @@ import posixpath
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxImageError
-from aviato.server.images.decompression import GZIP, decompress
+from aviato.server.images.decompression import GZIP, MAGIC_BYTES, decompress, is_compressed
 from aviato.server.images.image_errors import image_error, quoted, there_are
 from aviato.server.images.image_sources import RawManifest
 from aviato.server.images.manifests import DOCKER_CONFIG, LARGEST_BYTES, MOST_LAYERS, OCI_LAYER, OCI_MANIFEST
@@ -117,7 +117,7 @@ class _Contents:
         blobs = {}
         for layer, diff_id in zip(layers, self._diff_ids(config, len(layers)), strict=True):
             there = self._place(layer)
-            digest = self._digest(there) if os.pread(self._fd, len(GZIP), there[0]) == GZIP else diff_id
+            digest = self._digest(there) if is_compressed(os.pread(self._fd, MAGIC_BYTES, there[0])) else diff_id
             blobs[digest] = there
             descriptors.append({"mediaType": OCI_LAYER, "digest": digest, "size": there[1]})
         described = {"mediaType": DOCKER_CONFIG, "digest": f"sha256:{hashlib.sha256(config).hexdigest()}", "size": len(config)}
@@ -164,8 +164,10 @@ class _Contents:
             raise self._damaged("its manifest.json is no list of images")
         names: dict[str, dict[str, Any]] = {}
         for entry in entries:
-            for name in entry.get("RepoTags") or ():
-                names[str(name)] = entry
+            tags = entry.get("RepoTags") or []
+            if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+                raise self._damaged("its manifest.json has names that are none")
+            names |= dict.fromkeys(tags, entry)
         if wanted is not None:
             found = names.get(wanted) or {_in_full(name): entry for name, entry in names.items()}.get(_in_full(wanted))
             if found is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aviato.server.images.bounded_json import read_object
 from aviato.server.images.image_errors import image_error, quoted, there_are
 from aviato.server.images.image_sources import RawManifest
-from aviato.server.images.manifests import LARGEST_BYTES, OCI_INDEX, read_manifest
+from aviato.server.images.manifests import LARGEST_BYTES, OCI_INDEX, Index, read_manifest
 from aviato.server.images.untrusted_files import open_file, pieces_of, read_small
 from aviato.system.threads import in_thread
 
@@ -94,7 +94,8 @@ def _choose(data: bytes, directory: int, reference: OciReference) -> RawManifest
     what = reference.name
     index = read_object(data, f"index.json of {what}")
     entries: Any = index.get("manifests")
-    read_manifest(data, OCI_INDEX, what)
+    if not isinstance(read_manifest(data, OCI_INDEX, what), Index):
+        raise image_error("bad_manifest", f"index.json of {what} is the manifest of one image, and no list of such")
     names: dict[str, str] = {}
     for entry in entries:
         annotations = entry.get("annotations")

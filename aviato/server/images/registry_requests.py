@@ -116,14 +116,16 @@ class RegistryRequests:
         self, url: str, *, query: dict[str, str] | None, form: dict[str, str] | None, login: str | None
     ) -> Answer:
         """See `Ask`: passwords go over https, or to this machine."""
-        if not is_allowed(url):
-            raise image_error(
-                "not_a_registry", f"the registry {self._host} has its tokens at {quoted(url)}, which is no https:"
-            )
         from yarl import URL
 
+        try:
+            target = URL(url).update_query(query or {})
+        except ValueError:
+            target = URL()
+        if not self._may_send_to(target):
+            said = f"the registry {self._host} has its tokens at {quoted(url)}, which is no https: address of another machine"
+            raise image_error("not_a_registry", said)
         headers = {"Authorization": login} if login else {}
-        target = URL(url).update_query(query or {})
         response = await self._send(target, headers, "POST" if form else "GET", form)
         try:
             return Answer(response.status, await self.read(response, LARGEST_ANSWER_BYTES, f"the token of {self._host}"))
@@ -216,11 +218,14 @@ class RegistryRequests:
             origin = target.origin()
         except ValueError:
             raise image_error("not_a_registry", f"the registry {self._host} sends on to {quoted(location)}") from None
-        # To nothing of this machine either, unless the registry is there.
-        is_local = _is_loopback(urlsplit(self._base).hostname or "")
-        if not is_allowed(str(target)) or (_is_loopback(target.host or "") and not is_local):
+        if not self._may_send_to(target):
             raise image_error("not_a_registry", f"the registry {self._host} sends on to {quoted(origin)}")
         return target
+
+    def _may_send_to(self, target: URL) -> bool:
+        """Whether a registry may have this asked: over https, and nothing of this machine, unless the registry is there."""
+        is_here = _is_loopback(urlsplit(self._base).hostname or "")
+        return is_allowed(str(target)) and (is_here or not _is_loopback(target.host or ""))
 
     async def _send(
         self,
