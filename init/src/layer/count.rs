@@ -4,60 +4,92 @@
 //! somebody hostile liked. Sandboxes may lie on it meanwhile: nothing is changed.
 
 use std::collections::HashSet;
-use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 
+use super::unpack::too_large;
 use super::Unpacked;
-use crate::archive::Trouble;
-use crate::directory;
+use crate::archive::{Trouble, MOST_PENDING_BYTES};
+use crate::directory::{self, Names};
 use crate::sys;
 
-type Names = Vec<(Vec<u8>, u8)>;
+/// What something that is remembered takes beside its bytes: the name of a directory, and a file that has several names.
+const REMEMBERED_BYTES: usize = 50;
 
-/// The entries of a directory; those that are to be looked into are opened one below the other, and one descriptor does for any depth.
+/// Directories are opened one below the other, and one descriptor does for any depth. What is remembered is which of them are still to
+/// be looked into, and which files have been counted by another name.
 pub fn count(top: &OwnedFd) -> Result<Unpacked, Trouble> {
-    counted(top).map_err(Trouble::os(b""))
+    count_within(top, 4 * MOST_PENDING_BYTES)
 }
 
-fn counted(top: &OwnedFd) -> io::Result<Unpacked> {
-    let mut done = Unpacked { files: 1, ..Unpacked::default() };
-    let mut linked = HashSet::new();
-    let mut fd = sys::open_at(top.as_raw_fd(), b".", directory::OPEN, 0)?;
-    let mut names = names_of(&fd)?;
-    let mut above: Vec<Names> = Vec::new();
-    loop {
-        let name = match names.pop() {
-            Some((name, _)) => name,
-            None => match above.pop() {
-                Some(rest) => {
-                    names = rest;
-                    fd = sys::open_at(fd.as_raw_fd(), b"..", directory::OPEN, 0)?;
-                    continue;
-                }
-                None => return Ok(done),
-            },
-        };
-        let found = sys::stat_at(fd.as_raw_fd(), &name)?;
-        let is_first = found.links < 2 || found.is_directory() || linked.insert((found.device, found.inode));
-        match found.kind() {
-            sys::S_IFCHR => {} // It says that something below is not there.
-            kind if is_first => {
-                done.files += 1;
-                done.size_bytes += if kind == sys::S_IFREG { found.size } else { 0 };
+fn count_within(top: &OwnedFd, most_bytes: usize) -> Result<Unpacked, Trouble> {
+    let mut count =
+        Count { done: Unpacked { files: 1, ..Unpacked::default() }, linked: HashSet::new(), left_bytes: most_bytes };
+    let open = |at: &OwnedFd, name: &[u8]| {
+        sys::open_at(at.as_raw_fd(), name, directory::OPEN, 0).map(Names::new).map_err(Trouble::os(b""))
+    };
+    let mut here = open(top, b".")?;
+    let mut pending = vec![count.directories_of(&mut here)?];
+    while let Some(names) = pending.last_mut() {
+        match names.pop() {
+            Some(name) => {
+                count.left_bytes += name.len() + REMEMBERED_BYTES;
+                here = open(&here.fd, &name)?;
+                pending.push(count.directories_of(&mut here)?);
             }
-            _ => {}
-        }
-        if found.is_directory() {
-            fd = sys::open_at(fd.as_raw_fd(), &name, directory::OPEN, 0)?;
-            above.push(std::mem::replace(&mut names, names_of(&fd)?));
+            None => {
+                pending.pop();
+                if !pending.is_empty() {
+                    here = open(&here.fd, b"..")?;
+                }
+            }
         }
     }
+    Ok(count.done)
 }
 
-fn names_of(fd: &OwnedFd) -> io::Result<Names> {
-    let mut names = Names::new();
-    while sys::read_names(fd, &mut names)? {}
-    Ok(names)
+struct Count {
+    done: Unpacked,
+    linked: HashSet<(u64, u64)>,
+    left_bytes: usize,
+}
+
+impl Count {
+    /// Counts what is in a directory, and says which of it are directories.
+    fn directories_of(&mut self, names: &mut Names) -> Result<Vec<Vec<u8>>, Trouble> {
+        let mut found = Vec::new();
+        while let Some((name, _)) = names.next_name().map_err(Trouble::os(b""))? {
+            let status = sys::stat_at(names.fd.as_raw_fd(), &name).map_err(Trouble::os(&name))?;
+            match status.kind() {
+                sys::S_IFCHR => continue, // It says that something below is not there.
+                sys::S_IFDIR => {
+                    self.remember(&name, name.len())?;
+                    found.push(name);
+                }
+                kind => {
+                    if status.links > 1 {
+                        if !self.linked.insert((status.device, status.inode)) {
+                            continue;
+                        }
+                        self.remember(&name, 0)?;
+                    }
+                    self.done.size_bytes += if kind == sys::S_IFREG { status.size } else { 0 };
+                }
+            }
+            self.done.files += 1;
+        }
+        Ok(found)
+    }
+
+    fn remember(&mut self, name: &[u8], bytes: usize) -> Result<(), Trouble> {
+        match self.left_bytes.checked_sub(bytes + REMEMBERED_BYTES) {
+            Some(left) => self.left_bytes = left,
+            None => {
+                let message = "is one directory, or one file with several names, too many to be counted".to_owned();
+                return Err(too_large(name, message));
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -67,6 +99,37 @@ mod tests {
 
     fn open(path: &std::path::Path) -> OwnedFd {
         sys::open_at(sys::AT_FDCWD, path.to_str().unwrap().as_bytes(), directory::OPEN, 0).unwrap()
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_any_number_of_files_is_counted() {
+        let top = std::env::temp_dir().join(format!("aviato-layer-count-many-{}", std::process::id()));
+        for folder in ["files", "folders", "names"] {
+            std::fs::create_dir_all(top.join(folder)).unwrap();
+        }
+        for number in 0..500 {
+            std::fs::write(top.join(format!("files/{:0>200}", number)), "x").unwrap();
+            std::fs::create_dir(top.join(format!("folders/{:0>200}", number))).unwrap();
+            std::fs::write(top.join(format!("names/{}", number)), "x").unwrap();
+            std::fs::hard_link(top.join(format!("names/{}", number)), top.join(format!("names/{}.again", number)))
+                .unwrap();
+        }
+        let done = count_within(&open(&top.join("files")), 1000).unwrap();
+        assert_eq!((done.files, done.size_bytes), (501, 500));
+        for folder in ["folders", "names"] {
+            assert!(count_within(&open(&top.join(folder)), 500 * 250 + 1).is_ok());
+            match count_within(&open(&top.join(folder)), 20_000) {
+                Err(Trouble::Tree { reason: "too_large", .. }) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        // What has been looked into is remembered no more.
+        std::fs::remove_dir_all(top.join("names")).unwrap();
+        for number in 0..500 {
+            std::fs::create_dir_all(top.join(format!("names/a/{}", "b/".repeat(number % 5)))).unwrap();
+        }
+        assert!(count_within(&open(&top.join("names")), 1000).is_ok());
+        std::fs::remove_dir_all(&top).unwrap();
     }
 
     #[test]
