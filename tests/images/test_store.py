@@ -303,12 +303,29 @@ async def test_a_pull_makes_room(tmp_path, layout, place):
 
 
 async def test_downloads_that_nobody_goes_on_with(store):
-    blobs = store._directory / "blobs"
-    (blobs / "ab.part").write_bytes(b"x" * 5000)
-    (blobs / "ab.tree/root").mkdir(parents=True)
-    assert await store.prune(unused_seconds=60) == 0 and (blobs / "ab.part").exists()
-    os.utime(blobs / "ab.part", (0, 0))
+    blobs, name = store._directory / "blobs", "ab" * 32
+    (blobs / f"{name}.part").write_bytes(b"x" * 5000)
+    (blobs / f"{name}.tree/root").mkdir(parents=True)
+    await store.remove_expired()
+    assert await store.prune(unused_seconds=60) == 0 and (blobs / f"{name}.part").exists()
+    os.utime(blobs / f"{name}.part", (0, 0))
     assert await store.prune(unused_seconds=60) >= 5000 and is_empty(store)
+
+
+async def test_what_killed_processes_have_left_goes_by_itself(store):
+    """A download once nobody has gone on with it for long; at once what nobody can go on with, and nobody is at."""
+    blobs, old, drawn, alone, held = store._directory / "blobs", "ab" * 32, "cd" * 16, "ef" * 32, "01" * 16
+    for name in (old, drawn, alone, held):
+        (blobs / f"{name}.part").touch()
+        (blobs / f"{name}.tree/root").mkdir(parents=True)
+    os.utime(blobs / f"{old}.part", (0, 0))
+    (blobs / f"{alone}.part").unlink()
+    fd = try_to_hold(blobs / f"{held}.part")
+    await store.remove_expired()
+    assert {path.name for path in blobs.iterdir()} == {f"{held}.part", f"{held}.tree"}
+    os.close(fd)
+    await store.remove_expired()
+    assert is_empty(store)
 
 
 async def test_a_removal_of_the_caller_s_own(tmp_path, layout):

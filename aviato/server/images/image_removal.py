@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from aviato.server.images.layer_leases import LayerLeases
     from aviato.server.images.layer_sizes import LayerSizes
 
+_DIGITS = re.compile(r"[0-9a-f]{64}")
 OLD_SECONDS = 7 * 24 * 3600.0
 """What was downloaded of a layer is kept so long for somebody who goes on with it."""
 
@@ -42,6 +44,7 @@ class ImageRemoval:
         self, directory: Path, index: ImageIndex, uses: ImageUses, leases: LayerLeases, trash: ImageTrash, sizes: LayerSizes
     ) -> None:
         self._directory = directory
+        self._blobs = directory / "blobs"
         self._index = index
         self._uses = uses
         self._leases = leases
@@ -103,31 +106,40 @@ class ImageRemoval:
                     freed += size or 0
         return freed
 
+    def has_old_downloads(self) -> bool:
+        """Whether `sweep_downloads` may find something. Needs no lock."""
+        return any(self._is_old(stem, OLD_SECONDS) for stem in self._downloads())
+
     def sweep_downloads(self, unused_seconds: float = OLD_SECONDS) -> int:
-        """Take away what was downloaded of layers so long ago, where nobody is at it.
+        """Take away what was downloaded of layers so long ago, and at once what nobody can go on with, where nobody is at it.
 
         Returns:
             Its bytes.
         """
         freed = 0
-        blobs = self._directory / "blobs"
-        for name in os.listdir(blobs):
-            path = blobs / name
-            if not name.endswith(".part"):
-                continue
-            fd = try_to_hold(path, make=False)
-            if fd is None:
+        for stem in self._downloads():
+            part = self._blobs / f"{stem}.part"
+            if not self._is_old(stem, unused_seconds) or (fd := try_to_hold(part)) is None:
                 continue
             try:
-                status = os.fstat(fd)
-                if time.time() - status.st_mtime < unused_seconds:
-                    continue
-                freed += status.st_blocks * 512
-                self._trash.take(path.with_suffix(".tree"))
-                path.unlink(missing_ok=True)
+                freed += os.fstat(fd).st_blocks * 512
+                self._trash.take(part.with_suffix(".tree"))
+                part.unlink(missing_ok=True)
             finally:
                 os.close(fd)
         return freed
+
+    def _downloads(self) -> set[str]:
+        """What downloads, and what is made of them, are called."""
+        return {name.rpartition(".")[0] for name in os.listdir(self._blobs) if name.endswith((".part", ".tree"))}
+
+    def _is_old(self, stem: str, unused_seconds: float) -> bool:
+        try:
+            written_at = os.stat(self._blobs / f"{stem}.part").st_mtime
+        except FileNotFoundError:
+            return True  # Who makes a tree has the other file before.
+        # One of another name was drawn by whoever unpacked what is called by its digest in the end.
+        return _DIGITS.fullmatch(stem) is None or time.time() - written_at >= unused_seconds
 
     def prune(self, most_bytes: int, unused_seconds: float, kept: frozenset[str]) -> None:
         """Take images away, the longest unused first, until the others have so many bytes.

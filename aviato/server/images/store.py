@@ -297,20 +297,20 @@ class ImageStore:
         return await in_thread(remove)
 
     async def remove_expired(self, in_use: Collection[str] = ()) -> None:
-        """Remove snapshots that are over and that no sandbox has.
+        """Remove snapshots that are over and that no sandbox has, and what processes that were killed have left.
 
         Args:
             in_use: images of sandboxes that have no place yet.
         """
 
         def remove() -> bool:
-            if not any(map(is_over, self._index.records())):
+            if not any(map(is_over, self._index.records())) and not self._removal.has_old_downloads():
                 return False  # Most often: nobody need wait for those who remove something.
             with self._index.alone():
                 self._removal.settle()
-                if not self._snapshots.remove_expired(in_use):
-                    return False
-                self._removal.sweep()
+                if self._snapshots.remove_expired(in_use):
+                    self._removal.sweep()
+                self._removal.sweep_downloads()
                 return True
 
         if await in_thread(remove):
