@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -31,7 +33,7 @@ from aviato.server.images.unpacked_layer import UnpackedLayer
 from aviato.server.images.unpacking import Unpacking
 from aviato.wire.images import BUILT
 from tests.images.faulty_registry import cut_after, faulty_registry
-from tests.images.layouts import Image, digest_of, tar_of, unpack_by_tarfile, write_layout
+from tests.images.layouts import CONFIG, Image, digest_of, tar_of, unpack_by_tarfile, write_layout
 from tests.matrices import deep
 
 pytestmark = pytest.mark.anyio
@@ -529,6 +531,24 @@ async def left(store, tmp_path, letter, content=b"left"):
     recorded = RecordedSnapshot(snapshot_id="sn-" + letter * 26, sandbox_id="sb-x", image="host", base="host", kind="build")
     new = NewSnapshot(recorded=recorded, image_id=None, names=(recorded.snapshot_id,), architecture="amd64")
     return await store.snapshot(upper, new)
+
+
+async def test_no_image_has_the_layer_of_a_snapshot_by_the_snapshot_s_id(store, tmp_path):
+    """Whoever makes an image says by digests what its layers are; the id of a snapshot leads to none."""
+    made = await left(store, tmp_path, "a")
+    key = hashlib.sha256(made.snapshot.snapshot_id.encode()).hexdigest()
+    assert Path(made.layers[0]).parent.name == key
+    image = Image(BASE)
+    config = json.loads(image.blobs[image.image_id])
+    config["rootfs"]["diff_ids"] = [f"sha256:{key}"]
+    image.document["config"] = image.add(json.dumps(config).encode(), CONFIG)
+    image.raw = json.dumps(image.document).encode()
+    image.manifest = digest_of(image.raw)
+    image.blobs[image.manifest] = image.raw
+    path = write_layout(tmp_path / "hostile", {"v1": image})
+    with pytest.raises(SandboxImageError) as caught:
+        await store.pull(f"oci:{path}:v1")
+    assert caught.value.reason == "wrong_digest"
 
 
 async def test_a_layer_is_counted_once_however_many_ask(tmp_path):

@@ -108,8 +108,10 @@ class ImageSnapshots:
         try:
             if left is None:
                 return self._write(None, None, base, below, new)
-            name = new.recorded.snapshot_id
-            return self._layers.move_in(left, name, lambda put, diff_id: self._write(put, diff_id, base, below, new))
+            key = hashlib.sha256(new.recorded.snapshot_id.encode()).hexdigest()
+            # None that an image could name: whoever knew the snapshot's id would have its files by it.
+            diff_id = f"snapshot:{key}"
+            return self._layers.move_in(left, key, diff_id, lambda put, diff_id: self._write(put, diff_id, base, below, new))
         finally:
             lease.end()
 

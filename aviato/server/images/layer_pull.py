@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -175,7 +174,7 @@ class LayerPulls:
             await in_thread(path.unlink, missing_ok=True)
             os.close(fd)
 
-    def move_in(self, left: Path, name: str, publish: Callable[[Callable[[], RecordedLayer], str], _T]) -> _T:
+    def move_in(self, left: Path, key: str, diff_id: str, publish: Callable[[Callable[[], RecordedLayer], str], _T]) -> _T:
         """A layer out of what a sandbox has left, which is moved here. What was broken off goes on the next time.
 
         Nobody looks into it. Overlayfs alone has written there, for a sandbox that can make no device nodes, and has refused or
@@ -185,14 +184,13 @@ class LayerPulls:
 
         Args:
             left: the directory, of this file system and with the ids that the store has; nobody changes it any more.
-            name: the same for no other layer.
+            key: of the layer, the same for no other one.
+            diff_id: that is written down for it.
             publish: as of `unpack`.
 
         Raises:
             OSError: the disk fails, or the directory is not there.
         """
-        key = hashlib.sha256(name.encode()).hexdigest()
-        diff_id = f"sha256:{key}"
         path = self._blobs / f"{key}.part"
         tree = path.with_suffix(".tree")
         fd = hold_now(path)

@@ -47,7 +47,7 @@ class StartingLayers:
         if not self.can_be(record):
             return None
         key = key_of(record)
-        found = read_layer(self._directory / key, f"sha256:{key}")
+        found = read_layer(self._directory / key, _diff_id(key))
         return None if found is None else RecordedLayer(key=key, size_bytes=found.size_bytes)
 
     def can_be(self, record: ImageRecord) -> bool:
@@ -74,13 +74,15 @@ class StartingLayers:
                 if self._index.record(image_id) is not None:
                     put()
 
-        self._layers.move_in(left, _name(record), publish)
+        key = key_of(record)
+        self._layers.move_in(left, key, _diff_id(key), publish)
 
 
 def key_of(record: ImageRecord) -> str:
     """The name of the directory of an image's starting layer, whether it is there or not."""
-    return hashlib.sha256(_name(record).encode()).hexdigest()
+    name = "\n".join(["start", FORM, record.config.working_dir or "", *(layer.key for layer in record.layers)])
+    return hashlib.sha256(name.encode()).hexdigest()
 
 
-def _name(record: ImageRecord) -> str:
-    return "\n".join(["start", FORM, record.config.working_dir or "", *(layer.key for layer in record.layers)])
+def _diff_id(key: str) -> str:
+    return f"sha256:{key}"
