@@ -160,6 +160,7 @@ class ImageInfo(Suggesting):
         working_dir, user, environment: what its commands have, unless you say otherwise.
         entrypoint, command: what other tools run in it; aviato does not run them by itself.
         labels: what its makers say of it.
+        shell: words by which a Dockerfile that begins with it runs a text; empty: `/bin/sh -c`.
         done_bytes, total_bytes: downloaded, and of how many; None until that is known.
         layers_done, layers_total: how many layers are there, and of how many.
     """
@@ -186,6 +187,7 @@ class ImageInfo(Suggesting):
     command: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
+    shell: tuple[str, ...] = ()
     done_bytes: int = 0
     total_bytes: int | None = None
     layers_done: int = 0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aviato.aio.async_sandbox import AsyncSandbox
 from aviato.building import placing
 from aviato.building.copy_files import CopyFiles
-from aviato.building.dockerfile_stage import PATH, Commands, DockerfileStage
+from aviato.building.dockerfile_stage import PATH, SHELL, Commands, DockerfileStage
 from aviato.building.downloaded import Downloads
 from aviato.building.fetching import fetched
 from aviato.building.steps import Copy, Run, Setting
@@ -159,7 +159,8 @@ class _Builder:
             info = await (self._client.inspect_image(base) if await self._is_here(base) else self._fetched(base))
         elif base == "host" or base.startswith("dir:") or (info := await self._of_interpreter(base)) is None:
             return base, Commands(path=PATH if base.startswith("dir:") else f"/.aviato/bin:{PATH}")
-        commands = Commands(info.environment, info.working_dir, tuple(info.entrypoint), tuple(info.command))
+        entrypoint, command, shell = (tuple(one) for one in (info.entrypoint, info.command, info.shell or SHELL))
+        commands = Commands(info.environment, info.working_dir, entrypoint, command, shell)
         return str(info.image_id), commands
 
     async def _fetched(self, base: str) -> ImageInfo:
@@ -212,6 +213,7 @@ class _Builder:
                     entrypoint=setting.entrypoint,
                     command=setting.command,
                     labels=dict(setting.labels),
+                    shell=setting.shell,
                 )
             finally:
                 await sandbox.stop(0, missing_ok=True)
@@ -335,6 +337,7 @@ def _together(part: Sequence[Step]) -> Setting:
                 entrypoint=found.entrypoint if step.entrypoint is None else step.entrypoint,
                 command=found.command if step.command is None else step.command,
                 labels=tuple({**dict(found.labels), **dict(step.labels)}.items()),
+                shell=found.shell if step.shell is None else step.shell,
             )
     return found
 

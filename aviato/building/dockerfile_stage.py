@@ -61,6 +61,7 @@ class Commands:
             working_dir=step.working_dir or self.working_dir,
             entrypoint=self.entrypoint if step.entrypoint is None else step.entrypoint,
             command=self.command if step.command is None else step.command,
+            shell=self.shell if step.shell is None else step.shell,
         )
 
 
@@ -179,7 +180,7 @@ class _Translation:
         self._set(Setting(working_dir=self._absolute(self._some(one)), said=self._said(one)))
 
     def _shell(self, one: Instruction) -> None:
-        self.commands = replace(self.commands, shell=one.words or SHELL)
+        self._set(Setting(shell=one.words, said=self._said(one)))
 
     def _command(self, one: Instruction) -> None:
         self._has_command = True

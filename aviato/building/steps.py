@@ -81,6 +81,7 @@ class Setting:
         entrypoint: words that come before a command, or None: as before.
         command: the words of the main command, or None: as before.
         labels: of the image.
+        shell: words by which a text is run, or None: as before.
         said: what it is called; empty: by what it sets.
     """
 
@@ -90,6 +91,7 @@ class Setting:
     entrypoint: tuple[str, ...] | None = None
     command: tuple[str, ...] | None = None
     labels: tuple[tuple[str, str], ...] = ()
+    shell: tuple[str, ...] | None = None
     said: str = field(default="", compare=False)
 
     def __str__(self) -> str:
@@ -102,7 +104,8 @@ class Setting:
 
     def inputs(self) -> str:
         """What its result depends on."""
-        return repr((self.environment, self.working_dir, self.user, self.entrypoint, self.command, self.labels))
+        said = (self.environment, self.working_dir, self.user, self.entrypoint, self.command, self.labels)
+        return repr(said if self.shell is None else (*said, self.shell))
 
 
 Step: TypeAlias = "Run | Copy | CopyFiles | Setting | DockerfileStage"

@@ -92,6 +92,6 @@ async def prefetch(
 def public(info: SentInfo) -> ImageInfo:
     """What a server says of an image, as callers have it."""
     values = info.model_dump()
-    for name in ("names", "entrypoint", "command"):
+    for name in ("names", "entrypoint", "command", "shell"):
         values[name] = tuple(values[name])
     return ImageInfo(**values)

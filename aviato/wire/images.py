@@ -62,6 +62,8 @@ class ImageInfo(ResponseModel):
     command: list[str] = []
     environment: dict[str, str] = {}
     labels: dict[str, str] = {}
+    shell: list[str] = []
+    """Words by which a Dockerfile that begins with it runs a text; none: what it does by itself."""
     done_bytes: int = 0
     """Downloaded, of layers that were not here."""
     total_bytes: int | None = None

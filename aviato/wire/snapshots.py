@@ -33,6 +33,8 @@ class TakeSnapshot(RequestModel):
     """The words of the main command; None: as the image below says."""
     labels: dict[EnvironmentName, Text] = empty(dict)
     """What it has beside those of the image below."""
+    shell: list[Text] | None = None
+    """Words by which a Dockerfile that begins with it runs a text; None: as the image below says."""
 
 
 class SnapshotInfo(ResponseModel):

@@ -196,7 +196,7 @@ def test_refused(text: str, line: int, said: str) -> None:
 )
 def test_commands(text: str, words: tuple[str, ...]) -> None:
     stage = DockerfileStage("Dockerfile", parse(f"FROM a\n{text}").stages[0].instructions, "/")
-    [step], _ = stage.steps(Commands())
+    [*_, step], _ = stage.steps(Commands())
     assert isinstance(step, Run) and step.words == words
 
 

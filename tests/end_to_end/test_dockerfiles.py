@@ -269,7 +269,10 @@ CMD echo $KEPT
         "env|given|a b|outer|linux|unset|second|first|plain-given|$KEPT\n/\n/srv/w/second\n/bin/bash\n$KEPT\nit is python\n"
         "/srv/w/second\n\n"
     )
-    below = write('FROM dockerfiles/settings:1\nENV KEPT=$KEPT-more\nRUN echo $KEPT >said\nENTRYPOINT ["/e"]')
+    assert found.shell == ("/bin/bash", "-c")
+    text = 'FROM dockerfiles/settings:1\nENV KEPT=$KEPT-more\nRUN [[ a == a ]] && echo $KEPT >said\nENTRYPOINT ["/e"]\nCMD x'
+    assert Image.from_dockerfile(write(text)).build().result().command == ("/bin/bash", "-c", "x")
+    below = write(text.removesuffix("\nCMD x"))
     found = (built := Image.from_dockerfile(below)).build().result()
     assert (found.command, found.entrypoint, found.environment["KEPT"]) == ((), ("/e",), "second-more")
     assert said(session, built, "cat /srv/w/second/said") == "second-more\n"
@@ -282,6 +285,7 @@ def test_what_the_image_below_says(session: Session, context: Path, write: Write
         "Entrypoint": ["/e"],
         "Cmd": ["c"],
         "Labels": {"l": "m", "n": "o"},
+        "Shell": ["/bin/sh", "-uc"],
     }
     layout = make_layout(context.parent / "image", [tar_of(tools("sh", "cat", "ls"))], config)
     text = f"FROM oci:{layout}\nENV PATH=/x:$PATH C=$A$A\nLABEL n=$A\nARG A=no\nWORKDIR deep\nCOPY a.txt .\nRUN echo $A >said"
@@ -289,6 +293,9 @@ def test_what_the_image_below_says(session: Session, context: Path, write: Write
     found = image.build().result()
     assert found.environment == {"PATH": "/x:/bin", "A": "b", "C": "bb"} and found.labels == {"l": "m", "n": "b"}
     assert (found.working_dir, found.entrypoint, found.command) == ("/w/deep", ("/e",), ("c",))
+    assert found.shell == ("/bin/sh", "-uc")
+    with pytest.raises(SandboxImageError, match=r"nothing.*not set"):
+        Image.from_dockerfile(write(f"{text}\nRUN echo $nothing"), context=context).build().result()
     assert said(session, image, "pwd; cat a.txt said; ls") == "/w/deep\na.txt\nb\na.txt\nsaid\n"
     for more, command in (('ENTRYPOINT ["f"]', ()), ('CMD ["d"]\nENTRYPOINT ["f"]', ("d",)), ('ENTRYPOINT ["f"]\nCMD []', ())):
         found = Image.from_dockerfile(write(f"{text}\n{more}"), context=context).build().result()

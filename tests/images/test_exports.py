@@ -33,6 +33,7 @@ CONFIG = {
     "Entrypoint": ["/program"],
     "Cmd": ["--version", ""],
     "Labels": {"l": "m"},
+    "Shell": ["/bin/bash", "-c"],
 }
 LOWEST = tar(
     directory("./"),
@@ -125,7 +126,7 @@ async def test_other_programs_unpack_the_same(store, tmp_path):
 async def test_what_is_said_of_it(store, tmp_path):
     needs("skopeo")
     archive = await export(store, "tasks/one:1.0", tmp_path / "exported.tar")
-    config = json.loads(run("skopeo", "inspect", "--config", f"oci-archive:{archive}:1.0"))
+    config = json.loads(run("skopeo", "inspect", "--config", "--raw", f"oci-archive:{archive}:1.0"))
     assert config["config"] == CONFIG
     assert (config["os"], config["architecture"], len(config["rootfs"]["diff_ids"])) == ("linux", ARCHITECTURE, 3)
     assert [one["created_by"] for one in config["history"]] == ["aviato"] * 3 and "created" not in config

@@ -259,6 +259,7 @@ def test_what_an_image_says_of_commands():
         "Cmd": None,
         "Labels": {"b": "2", "a": "1"},
         "Volumes": {"/v": {}},
+        "Shell": ["/bin/bash", "-c"],
     }
     assert ImageConfig.parse(json.dumps({"config": said}).encode()) == ImageConfig(
         environment=(("A", "2"), ("B", "x=y"), ("C", "")),
@@ -266,6 +267,7 @@ def test_what_an_image_says_of_commands():
         user="me:us",
         entrypoint=("/e",),
         labels=(("a", "1"), ("b", "2")),
+        shell=("/bin/bash", "-c"),
     )
     assert ImageConfig.parse(b"{}") == ImageConfig() == ImageConfig.parse(b'{"config": {"User": "", "WorkingDir": ""}}')
 

@@ -11,7 +11,15 @@ from tests.images.whole_images import ARCHITECTURE, make_layout, tar_of
 from tests.surface.harness import Place, acheck, check
 from tests.surface.names import IMAGE_ATTRIBUTES, IMAGE_CALLS, PUSH_ATTRIBUTES
 
-CONFIG = {"Env": ["A=b"], "WorkingDir": "/w", "User": "0", "Entrypoint": ["/e"], "Cmd": ["c"], "Labels": {"l": "m"}}
+CONFIG = {
+    "Env": ["A=b"],
+    "WorkingDir": "/w",
+    "User": "0",
+    "Entrypoint": ["/e"],
+    "Cmd": ["c"],
+    "Labels": {"l": "m"},
+    "Shell": ["s"],
+}
 
 
 def layout(path: Path) -> str:
@@ -29,7 +37,7 @@ def prefetch(place: Place) -> None:
     assert (here.layers_done, here.layers_total) == (1, 1) and here.used_at is not None
     assert (failed.reference, failed.status, failed.reason) == (wrong, "failed", "no_such_file") and failed.message
     assert (
-        here.labels == {"l": "m"}
+        (here.labels, here.shell) == ({"l": "m"}, ("s",))
         and here.pull_seconds is not None
         and here.pull_seconds < 30
         and not failed.retryable

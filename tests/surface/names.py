@@ -24,7 +24,7 @@ SNAPSHOT_ATTRIBUTES = ("snapshot_id", "name", "sandbox_id", "image", "image_id",
 IMAGE_ATTRIBUTES = (
     *("reference", "status", "image_id", "names", "message", "reason", "layers", "size_bytes", "created_at", "pulled_at"),
     *("used_at", "pinned", "architecture", "working_dir", "user", "entrypoint", "command", "environment", "done_bytes"),
-    *("total_bytes", "layers_done", "layers_total", "labels", "pull_seconds", "joined", "retryable"),
+    *("total_bytes", "layers_done", "layers_total", "labels", "pull_seconds", "joined", "retryable", "shell"),
 )
 PUSH_ATTRIBUTES = (
     *("reference", "status", "layers_done", "layers_total", "sent_bytes", "layer_done_bytes", "layer_total_bytes"),

@@ -27,6 +27,7 @@ class ImageSettings:
         entrypoint: None: as it is.
         command: None: as it is.
         labels: names and values that come in addition.
+        shell: None: as it is.
     """
 
     environment: tuple[tuple[str, str], ...] = ()
@@ -35,6 +36,7 @@ class ImageSettings:
     entrypoint: tuple[str, ...] | None = None
     command: tuple[str, ...] | None = None
     labels: tuple[tuple[str, str], ...] = ()
+    shell: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,7 @@ class ImageConfig:
         entrypoint: words that come before a command.
         command: the words of the main command.
         labels: names and values, sorted.
+        shell: words by which a Dockerfile that begins with it runs a text; empty: what it does by itself.
     """
 
     environment: tuple[tuple[str, str], ...] = ()
@@ -56,6 +59,7 @@ class ImageConfig:
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
+    shell: tuple[str, ...] = ()
 
     def but(self, settings: ImageSettings) -> ImageConfig:
         """The same with these."""
@@ -68,6 +72,7 @@ class ImageConfig:
             entrypoint=self.entrypoint if settings.entrypoint is None else settings.entrypoint,
             command=self.command if settings.command is None else settings.command,
             labels=tuple(sorted({**dict(self.labels), **dict(settings.labels)}.items())),
+            shell=self.shell if settings.shell is None else settings.shell,
         )
 
     @classmethod
@@ -95,6 +100,7 @@ class ImageConfig:
             entrypoint=_words(config, "Entrypoint"),
             command=_words(config, "Cmd"),
             labels=tuple(sorted(_labels(config).items())),
+            shell=_words(config, "Shell"),
         )
 
 

@@ -75,6 +75,7 @@ def _config(config: ImageConfig) -> dict[str, Any]:
         "Entrypoint": [*config.entrypoint],
         "Cmd": [*config.command],
         "Labels": dict(config.labels),
+        "Shell": [*config.shell],
     }
     return {key: value for key, value in said.items() if value}
 

@@ -158,7 +158,10 @@ class ImageIndex:
             waits: for the disk. A snapshot's files are not on it either before the kernel writes them, and it would write all
                 of them first.
         """
-        self._replace(self.path(record.image_id), asdict(record), waits=waits)
+        said = asdict(record)
+        if not record.config.shell:
+            del said["config"]["shell"]  # To a server that does not know it, the record would be damaged.
+        self._replace(self.path(record.image_id), said, waits=waits)
 
     def pin(self, image_id: str, pinned: bool) -> bool:
         """Say whether it stays; False if it is not here. Only within `alone`."""
@@ -206,8 +209,8 @@ def record_of(data: bytes) -> ImageRecord:
     config = raw.pop("config")
     for key in ("environment", "labels"):
         config[key] = tuple((name, value) for name, value in config[key])
-    for key in ("entrypoint", "command"):
-        config[key] = tuple(config[key])
+    for key in ("entrypoint", "command", "shell"):
+        config[key] = tuple(config.get(key, ()))
     layers = tuple(RecordedLayer(**layer) for layer in raw.pop("layers"))
     said = raw.pop("snapshot", None)
     snapshot = None if said is None else RecordedSnapshot(**said)

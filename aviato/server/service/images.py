@@ -305,6 +305,7 @@ def _described(stored: StoredImage, reference: str) -> ImageInfo:
         command=list(config.command),
         environment=dict(config.environment),
         labels=dict(config.labels),
+        shell=list(config.shell),
         layers_done=len(stored.layers),
         layers_total=len(stored.layers),
     )

@@ -63,6 +63,7 @@ class SnapshotRequest:
                 entrypoint=None if body.entrypoint is None else tuple(body.entrypoint),
                 command=None if body.command is None else tuple(body.command),
                 labels=tuple(body.labels.items()),
+                shell=None if body.shell is None else tuple(body.shell),
             ),
         )
 
