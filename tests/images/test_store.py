@@ -138,6 +138,31 @@ async def test_layers_of_a_record_that_cannot_be_read_stay(store, layout):
     assert all(Path(layer).is_dir() for layer in b.layers)
 
 
+async def test_what_a_newer_version_wrote_is_no_damage(tmp_path, store, layout):
+    """Servers of several versions have one store: none takes from the others what it only knows less of."""
+    a = await store.pull(layout("a"))
+    key = Path(a.layers[0]).parent.name
+
+    def add(value):
+        if isinstance(value, dict):
+            inner = {name: add(one) for name, one in value.items()}
+            return inner if layout("a") in value else {**inner, "of_the_next_version": [1]}
+        return [add(one) for one in value] if isinstance(value, list) and value and isinstance(value[0], dict) else value
+
+    snapshot = await left(store, tmp_path, "a")
+    for path in (
+        *(store._directory / "images" / f"{one.image_id}.json" for one in (a, snapshot)),
+        store._directory / "names.json",
+        store._directory / "layers" / key / "layer.json",
+    ):
+        path.write_text(json.dumps(add(json.loads(path.read_bytes()))))
+    other = ImageStore(tmp_path / "store", unpack_by_tarfile)
+    assert other.find(layout("a")) == a and other.find(snapshot.image_id).snapshot == snapshot.snapshot
+    assert layers_module.read_layer(store._directory / "layers" / key, f"sha256:{key}") is not None
+    await other.prune(unused_seconds=3600)
+    assert other.find(layout("a")) == a
+
+
 @pytest.mark.parametrize("what", ["record", "names", "layer"])
 async def test_what_cannot_be_read_for_a_moment_is_still_there(tmp_path, store, layout, monkeypatch, what):
     """A process without a free descriptor cannot read; that is no damage, and nothing goes for it."""

@@ -1,8 +1,9 @@
-"""JSON that somebody else wrote: objects, and numbers within bounds."""
+"""JSON that somebody else wrote: objects, numbers within bounds, and what a newer version may have more to say of."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
 from aviato.server.images.image_errors import image_error, quoted
@@ -40,3 +41,9 @@ def read_size(value: object, what: str) -> int:
     if type(value) is not int or not 0 <= value <= LARGEST_NUMBER:
         raise image_error("bad_manifest", f"{what} has no size that can be: {quoted(value)}")
     return value
+
+
+def known_fields(kind: type, said: dict[str, Any]) -> dict[str, Any]:
+    """Of what was written down of a dataclass, that which this version knows: servers of several versions share a store."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in said.items() if name in names}

@@ -7,6 +7,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from aviato.server.images.bounded_json import known_fields
 from aviato.server.images.file_locks import locked
 from aviato.server.images.image_config import ImageConfig
 from aviato.server.images.image_errors import disk_error
@@ -211,15 +212,16 @@ def record_of(data: bytes) -> ImageRecord:
         config[key] = tuple((name, value) for name, value in config[key])
     for key in ("entrypoint", "command", "shell"):
         config[key] = tuple(config.get(key, ()))
-    layers = tuple(RecordedLayer(**layer) for layer in raw.pop("layers"))
+    layers = tuple(RecordedLayer(**known_fields(RecordedLayer, layer)) for layer in raw.pop("layers"))
     said = raw.pop("snapshot", None)
-    snapshot = None if said is None else RecordedSnapshot(**said)
+    snapshot = None if said is None else RecordedSnapshot(**known_fields(RecordedSnapshot, said))
     digests = tuple(raw.pop("digests"))
-    return ImageRecord(**raw, digests=digests, layers=layers, config=ImageConfig(**config), snapshot=snapshot)
+    config = ImageConfig(**known_fields(ImageConfig, config))
+    return ImageRecord(**known_fields(ImageRecord, raw), digests=digests, layers=layers, config=config, snapshot=snapshot)
 
 
 def _names_of(data: bytes) -> dict[str, Name]:
-    return {name: Name(**meant) for name, meant in json.loads(data).items()}
+    return {name: Name(**known_fields(Name, meant)) for name, meant in json.loads(data).items()}
 
 
 class _Remembered(Generic[_T]):

@@ -8,6 +8,7 @@ import stat
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from aviato.server.images.bounded_json import known_fields
 from aviato.server.images.image_errors import disk_error
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def read_layer(path: Path, diff_id: str) -> LayerDescription | None:
     Raises:
         SandboxImageError: it cannot be read now. Here and below, that is no reason to take the layer for another one.
     """
-    described = _read(path)
+    described = known_fields(LayerDescription, _read(path))
     try:
         found = LayerDescription(**described)
     except TypeError:
