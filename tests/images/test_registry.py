@@ -388,6 +388,11 @@ async def test_token_servers_that_fail(store, registry):
         await refused(store, reference, reason)
     registry.faults = {"/token": always(500)}
     await refused(store, reference, "registry_failed")
+    registry.faults = {"/token": always(429, **{"Retry-After": "3600"})}
+    error = await refused(store, reference, "too_many_requests")
+    assert error.retryable and error.retry_delay_seconds == 3600
+    registry.faults = {"/token": times(2, always(503, **{"Retry-After": "0"}))}
+    assert await store.pull(reference)
 
 
 async def test_somebody_who_may_not(store, registry):

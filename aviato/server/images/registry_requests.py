@@ -89,17 +89,8 @@ class RegistryRequests:
             if self._tokens is None:
                 self._base = await self._with_scheme()
                 self._tokens = await self._make_tokens(self)
-        attempt = 0
-        while True:
-            response = await self._asked(path, headers, method, body)
-            if response.status != 429 and response.status < 500:
-                return response
-            wait = _retry_after(response.headers.get("Retry-After"))
-            response.close()
-            attempt += 1
-            if body is not None or attempt >= self._patience.attempts or (wait or 0.0) > self._patience.most_wait_seconds:
-                raise self._refused(response.status, wait)
-            await asyncio.sleep(self._patience.backoff(attempt - 1) if wait is None else wait)
+        attempts = self._patience.attempts if body is None else 1
+        return await self._patiently(lambda: self._asked(path, headers, method, body), attempts, f"the registry {self._host}")
 
     def onward(self, response: aiohttp.ClientResponse) -> str:
         """Where an answer says that it goes on.
@@ -126,7 +117,11 @@ class RegistryRequests:
             said = f"the registry {self._host} has its tokens at {quoted(url)}, which is no https: address of another machine"
             raise image_error("not_a_registry", said)
         headers = {"Authorization": login} if login else {}
-        response = await self._send(target, headers, "POST" if form else "GET", form)
+        response = await self._patiently(
+            lambda: self._send(target, headers, "POST" if form else "GET", form),
+            self._patience.attempts,
+            f"the token server of {self._host}",
+        )
         try:
             return Answer(response.status, await self.read(response, LARGEST_ANSWER_BYTES, f"the token of {self._host}"))
         finally:
@@ -164,6 +159,22 @@ class RegistryRequests:
         """End its connections."""
         if self._session is not None:
             await self._session.close()
+
+    async def _patiently(
+        self, ask: Callable[[], Awaitable[aiohttp.ClientResponse]], attempts: int, who: str
+    ) -> aiohttp.ClientResponse:
+        """An answer that is no 429 and no 5xx."""
+        attempt = 0
+        while True:
+            response = await ask()
+            if response.status != 429 and response.status < 500:
+                return response
+            wait = _retry_after(response.headers.get("Retry-After"))
+            response.close()
+            attempt += 1
+            if attempt >= attempts or (wait or 0.0) > self._patience.most_wait_seconds:
+                raise self._refused(who, response.status, wait)
+            await asyncio.sleep(self._patience.backoff(attempt - 1) if wait is None else wait)
 
     async def _asked(self, path: str, headers: dict[str, str], method: str, body: Body | None) -> aiohttp.ClientResponse:
         from yarl import URL
@@ -318,11 +329,11 @@ class RegistryRequests:
                     return f"http://{self._base}"
         return f"https://{self._base}"
 
-    def _refused(self, status: int, wait: float | None) -> SandboxImageError:
+    def _refused(self, who: str, status: int, wait: float | None) -> SandboxImageError:
         if status == 429:
-            text = f"the registry {self._host} takes no more requests for a while (HTTP 429); {login(self._host)}, or wait"
+            text = f"{who} takes no more requests for a while (HTTP 429); {login(self._host)}, or wait"
             return image_error("too_many_requests", text, retry_delay_seconds=wait)
-        return image_error("registry_failed", f"the registry {self._host} failed with HTTP {status}", retry_delay_seconds=wait)
+        return image_error("registry_failed", f"{who} failed with HTTP {status}", retry_delay_seconds=wait)
 
     def _stalled(self) -> SandboxImageError:
         done = "sent and taken" if self._pushes else "sent"
