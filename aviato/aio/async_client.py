@@ -92,7 +92,7 @@ class AsyncClient:
             logger.warning("the end of the client's sandboxes is asked for on, from the background: %s", why)
 
     async def sandbox(self, **options: Unpack[SandboxOptions]) -> AsyncSandbox:
-        """Make a sandbox; it has been accepted by the server when this returns.
+        """Make a sandbox; it has been accepted by the server when this returns. Who is cancelled meanwhile leaves none behind.
 
         Args:
             options: as the constructor of `Sandbox`.
@@ -102,11 +102,13 @@ class AsyncClient:
         if options["base_url"] != self._connection.base_url:
             raise AviatoValidationError("an AsyncClient speaks to one server; make another one for another base_url")
         config = sandbox_config.config(options)
-        made = AsyncSandbox(
-            self._handle(new_sandbox_id(), config.connection, config.create, config.recipe), config.exec_timeout_seconds
-        )
-        await made.start()
-        return made
+        handle = self._handle(new_sandbox_id(), config.connection, config.create, config.recipe)
+        try:
+            await handle.start()
+        except BaseException:
+            handle.give_up()
+            raise
+        return AsyncSandbox(handle, config.exec_timeout_seconds)
 
     async def from_id(self, sandbox_id: str) -> AsyncSandbox:
         """A sandbox that exists; it is used, not owned.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from aviato.core.command_input import CommandInput
 from aviato.values.handles import Handle
 
 if TYPE_CHECKING:
@@ -24,8 +26,6 @@ class AsyncCommand(Handle, Generic[T]):
     _execution: Execution
     _task: asyncio.Task[T]
     _streams: tuple[StreamReader[Any], ...]
-    _sent = 0
-    """Bytes of its input."""
 
     def __await__(self) -> Generator[Any, None, T]:
         for stream in self._streams:
@@ -41,11 +41,20 @@ class AsyncCommand(Handle, Generic[T]):
         self._execution.outlives = False
         self._task.cancel()
 
+    @cached_property
+    def _input(self) -> CommandInput:
+        return CommandInput(self._execution.write_stdin, self._execution.end_stdin, name="stdin")
+
     async def write_stdin(self, data: bytes) -> None:
-        """Send input to a command begun with `stdin=True`, or type; one write at a time."""
-        await self._execution.write_stdin(data, self._sent)
-        self._sent += len(data)
+        """Send input to a command begun with `stdin=True`, or type; writes of several tasks follow each other.
+
+        After one that was cancelled or failed nobody knows what of it has arrived, and no more can be written.
+
+        Raises:
+            SandboxExecutionError: the command has ended, or an earlier write came to no end (reason `stdin_closed`).
+        """
+        await self._input.write(bytes(memoryview(data)))
 
     async def close_stdin(self) -> None:
         """End its input; at a terminal Ctrl-D, as the last key."""
-        await self._execution.end_stdin(self._sent)
+        await self._input.end()

@@ -97,9 +97,14 @@ class AsyncSandbox(Suggesting):
         own = self._handle
         fork = Fork(lambda: own, forking.count(n))
         create = forking.fields(own.create_fields, fork.image, overrides)
-        await fork.taken()
         handles = [SandboxHandle(new_sandbox_id(), own.client, own.lease, dict(create), beginning=fork) for _ in range(n)]
-        await asyncio.gather(*(handle.start() for handle in handles), return_exceptions=True)
+        try:
+            await fork.taken()
+            await asyncio.gather(*(handle.start() for handle in handles), return_exceptions=True)
+        except BaseException:
+            for handle in handles:
+                handle.give_up()
+            raise
         return [AsyncSandbox(handle, self._exec_timeout_seconds) for handle in handles]
 
     async def __aenter__(self) -> Self:

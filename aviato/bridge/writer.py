@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import TYPE_CHECKING
 
 from aviato.bridge.operation import OperationRef
+from aviato.core.command_input import CommandInput
 from aviato.exceptions import SandboxExecutionError
 from aviato.values.text import encode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-PIECE_BYTES = 256 << 10
 
 
 class StreamWriter:
@@ -27,26 +25,26 @@ class StreamWriter:
         name: str,
         of: str = "",
     ) -> None:
-        self._send = send
+        self._input = CommandInput(send, send_eof, name=name)
         self._of = of
-        self._send_eof = send_eof
         self._name = name
-        self._offset = 0
         self._closed: str | None = None
-        self._broken: str | None = None
         self._closing: OperationRef[None] | None = None
-        # Held while an operation is handed to the loop, so that writes begin in the order of the calls; the turn keeps it.
+        # Held while an operation is handed to the loop, so that writes begin in the order of the calls; the input keeps it.
         self._order = threading.Lock()
-        self._turn = asyncio.Lock()
 
     def __repr__(self) -> str:
         of = f" of {self._of}" if self._of else ""
-        return f"<StreamWriter {self._name}{of}: {self._offset} bytes, {'closed' if self.closed else 'open'}>"
+        return f"<StreamWriter {self._name}{of}: {self._input.offset} bytes, {'closed' if self.closed else 'open'}>"
 
     @property
     def closed(self) -> bool:
         """Whether `close()` was called or the command has ended."""
-        return self._closed is not None
+        return self._why_closed is not None
+
+    @property
+    def _why_closed(self) -> str | None:
+        return self._closed or self._input.broken
 
     def write(self, data: bytes) -> OperationRef[None]:
         """Write bytes; resolves when the command's pipe has room for them.
@@ -60,7 +58,7 @@ class StreamWriter:
         content = bytes(data)
         with self._order:
             self._check()
-            return OperationRef.start(self._write(content), name=f"write to {self._name}")
+            return OperationRef.start(self._input.write(content), name=f"write to {self._name}")
 
     def writeline(self, line: str) -> OperationRef[None]:
         r"""Write a line of text and `\n`."""
@@ -73,8 +71,8 @@ class StreamWriter:
         with self._order:
             if self._closing is None:
                 # After a broken write the command still waits for the end of its input.
-                ended = self._closed is not None and self._broken is None
-                self._closed = self._closed or f"{self._name} is closed"
+                ended = self._closed is not None and self._input.broken is None
+                self._closed = self._why_closed or f"{self._name} is closed"
                 self._closing = OperationRef.start(self._close(ended=ended), name=f"close {self._name}", shared=True)
             return self._closing
 
@@ -83,26 +81,9 @@ class StreamWriter:
         self._closed = self._closed or f"{self._name} is closed: {why}"
 
     def _check(self) -> None:
-        if self._closed is not None:
-            raise SandboxExecutionError(self._closed, reason="stdin_closed")
-
-    async def _write(self, content: bytes) -> None:
-        async with self._turn:
-            if self._broken is not None:
-                raise SandboxExecutionError(self._broken, reason="stdin_closed")
-            for start in range(0, len(content), PIECE_BYTES):
-                piece = content[start : start + PIECE_BYTES]
-                try:
-                    await self._send(piece, self._offset)
-                except BaseException as error:
-                    # Nobody knows whether the piece arrived: what followed it at this offset could be taken for a repeat.
-                    what = "was cancelled" if isinstance(error, asyncio.CancelledError) else "failed"
-                    self._broken = f"{self._name} is closed: a write {what} before the sandbox had confirmed it"
-                    self._closed = self._closed or self._broken
-                    raise
-                self._offset += len(piece)
+        if (why := self._why_closed) is not None:
+            raise SandboxExecutionError(why, reason="stdin_closed")
 
     async def _close(self, *, ended: bool) -> None:
-        async with self._turn:
-            if not ended:
-                await self._send_eof(self._offset)
+        if not ended:
+            await self._input.end()

@@ -8,6 +8,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from aviato import defaults
+from aviato.core.command_input import CommandInput
 from aviato.exceptions import (
     AviatoError,
     AviatoValidationError,
@@ -248,11 +249,10 @@ async def _fed(execution: Execution, content: bytes) -> ExecExit:
 
     async def feed() -> None:
         nonlocal failure
-        step = 256 << 10
+        given = CommandInput(execution.write_stdin, execution.end_stdin, name="stdin")
         try:
-            for start in range(0, len(content), step):
-                await execution.write_stdin(content[start : start + step], start)
-            await execution.end_stdin(len(content))
+            await given.write(content)
+            await given.end()
         except AviatoError as error:
             # Else it does not read it all, which is no failure, or its sandbox has ended, which is told of the command.
             if error.is_infrastructure or not isinstance(error, SandboxError):

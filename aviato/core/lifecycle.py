@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from aviato.core.background import background
 from aviato.core.sandbox_endings import ending_error, is_final, nothing_made
 from aviato.core.shared import SharedTask
 from aviato.core.starting_sandbox import StartingSandbox
@@ -107,6 +108,19 @@ class SandboxHandle(StartingSandbox):
         if self._stop is None or self._stop.error() is not None:
             self._stop = SharedTask(self._request_stop(grace_seconds, missing_ok), f"stop {self.sandbox_id}")
         await self._stop.outcome()
+
+    def give_up(self) -> None:
+        """Whoever asked for it has gone, and nobody else has it: end it off the way, also if it is still to be made."""
+
+        async def end() -> None:
+            try:
+                await self.stop(0.0, missing_ok=True)
+            except AviatoError as error:
+                logger.debug(
+                    "sandbox %s, which nobody has, could not be ended and ends with its lease: %s", self.sandbox_id, error
+                )
+
+        background(end())
 
     async def _request_stop(self, grace_seconds: float, missing_ok: bool) -> None:
         self.stopped = True

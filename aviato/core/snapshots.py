@@ -100,6 +100,8 @@ class Fork:
             handle.leave()
 
     async def _remove(self) -> None:
+        assert self._taking is not None
+        await self._taking.ended()  # Children that were given up need not wait for it.
         try:
             await self._parent().client.delete_snapshot(self.image, missing_ok=True)
         except AviatoError as error:

@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from aviato.bridge.operation import OperationRef
-from aviato.bridge.writer import PIECE_BYTES, StreamWriter
+from aviato.bridge.writer import StreamWriter
+from aviato.core.command_input import PIECE_BYTES
 from aviato.exceptions import OperationCancelledError, SandboxExecutionError, SandboxUnavailableError
 
 

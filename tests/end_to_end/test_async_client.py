@@ -90,6 +90,72 @@ def test_a_hundred_loops_leave_no_socket(served: Any) -> None:
     assert open_sockets() <= before
 
 
+def test_whoever_is_cancelled_while_a_sandbox_is_made_leaves_none(make_server: Any) -> None:
+    server = make_server()
+
+    async def main() -> None:
+        async with AsyncClient(base_url=server.url) as client:
+            await client.list()
+            os.kill(server.pid, signal.SIGSTOP)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.sandbox(), 0.3)
+            os.kill(server.pid, signal.SIGCONT)
+            async with asyncio.timeout(20):
+                while [await one.get_status() for one in await client.list(include_stopped=True)] != ["terminated"]:
+                    await asyncio.sleep(0.05)
+
+    asyncio.run(main())
+
+
+def test_whoever_is_cancelled_in_a_fork_leaves_no_child_and_no_snapshot(make_server: Any) -> None:
+    server = make_server()
+
+    async def main() -> None:
+        async with AsyncClient(base_url=server.url) as client, await client.sandbox() as parent:
+            busy = parent.spawn(["sleep", "60"])  # Else it would go on over what it has left, and that would stay.
+            assert await busy.started()
+            os.kill(server.pid, signal.SIGSTOP)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(parent.fork(3), 0.3)
+            os.kill(server.pid, signal.SIGCONT)
+            async with asyncio.timeout(20):
+                while any(task.get_name().startswith("fork into") for task in asyncio.all_tasks()):
+                    await asyncio.sleep(0.01)
+                while await client.images() or len(await client.list()) > 1:
+                    await asyncio.sleep(0.05)
+
+    asyncio.run(main())
+
+
+def test_after_a_write_that_was_cancelled_nothing_is_taken_for_a_repeat_of_it(served: Any) -> None:
+    async def main() -> None:
+        async with AsyncClient() as client, await client.sandbox() as sandbox:
+            process = sandbox.spawn(["sh", "-c", "until [ -e /tmp/go ]; do sleep 0.02; done; wc -c"], stdin=True)
+            assert await process.started()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(process.write_stdin(bytes(4 << 20)), 0.5)
+            with pytest.raises(aviato.SandboxExecutionError, match="cancelled before") as told:
+                await process.write_stdin(b"what follows")
+            assert told.value.reason == "stdin_closed"
+            await sandbox.write_file("/tmp/go", b"")
+            await process.close_stdin()
+            assert (await process).returncode == 0
+
+    asyncio.run(main())
+
+
+def test_writes_of_several_tasks_follow_each_other(served: Any) -> None:
+    async def main() -> None:
+        async with AsyncClient() as client, await client.sandbox() as sandbox:
+            process = sandbox.spawn(["cat"], stdin=True)
+            await asyncio.gather(*(process.write_stdin(letter * 100_000) for letter in (b"a", b"b", b"c")))
+            await process.close_stdin()
+            written = (await process).stdout_bytes
+            assert [written.count(letter) for letter in (b"a", b"b", b"c")] == [100_000] * 3
+
+    asyncio.run(main())
+
+
 def test_outside_its_block() -> None:
     async def main() -> None:
         with pytest.raises(aviato.AviatoValidationError, match="async with"):
