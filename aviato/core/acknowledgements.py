@@ -62,8 +62,10 @@ class Acknowledger:
         self, sandbox_id: str, exec_id: str, stdout: int, stderr: int, *, done: bool = False, reader_id: str = ""
     ) -> None:
         """Acknowledge bytes of a command; some time after its end, and at once while it runs."""
-        ack = Received(sandbox_id, exec_id, stdout, stderr, done, reader_id)
-        self._execs.setdefault(sandbox_id, {})[exec_id, reader_id] = ack
+        execs, key = self._execs.setdefault(sandbox_id, {}), (exec_id, reader_id)
+        if not done and (before := execs.get(key)) is not None and before.done:
+            return  # Whoever reads along has caught up in the turn in which the end came: that says it all.
+        execs[key] = Received(sandbox_id, exec_id, stdout, stderr, done, reader_id)
         self._tell_within(AFTER_EXIT_SECONDS if done else 0.0)
 
     def let_go(self, sandbox_id: str) -> None:
@@ -137,7 +139,9 @@ class Acknowledger:
                     return
                 continue
             for ack in acks:
-                self._execs.setdefault(ack.sandbox_id, {}).setdefault((ack.exec_id, ack.reader_id), ack)
+                execs, key = self._execs.setdefault(ack.sandbox_id, {}), (ack.exec_id, ack.reader_id)
+                if ack.done or key not in execs:
+                    execs[key] = ack
             self._let_go = let_go + self._let_go
             await asyncio.sleep(AGAIN_SECONDS)
 

@@ -72,3 +72,18 @@ async def test_what_comes_while_a_request_is_on_its_way_is_told_after_it(monkeyp
     async with asyncio.timeout(2):
         while told != ["ex-1", "ex-2"]:
             await asyncio.sleep(0.01)
+
+
+async def test_what_has_arrived_whole_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads along may say last what he had read before the end."""
+    told: list[Told] = []
+
+    async def send(acknowledgements: Told) -> None:
+        told.append(acknowledgements)
+
+    acknowledger = Acknowledger(send)
+    acknowledger.received("sb-1", "ex-1", 1, 0)
+    acknowledger.received("sb-1", "ex-1", 9, 2, done=True)
+    acknowledger.received("sb-1", "ex-1", 9, 0)
+    await acknowledger.flushed()
+    assert [(ack.stdout, ack.stderr, ack.done) for one in told for ack in one.execs] == [(9, 2, True)]

@@ -156,6 +156,25 @@ def test_writes_of_several_tasks_follow_each_other(served: Any) -> None:
     asyncio.run(main())
 
 
+def test_what_was_read_to_its_end_holds_no_sandbox(served: Any) -> None:
+    """A result of which the server does not hear that it has arrived would keep it from being idle."""
+
+    async def main() -> None:
+        async with AsyncClient() as client:
+            sandbox = await client.sandbox(idle_timeout_seconds=0.5)
+
+            async def read() -> None:
+                process = sandbox.spawn(["head", "-c", "700000", "/dev/zero"], text=False)
+                assert sum([len(chunk) async for chunk in process.stdout]) == 700_000
+                await process
+
+            for _ in range(8):
+                await asyncio.gather(*(read() for _ in range(8)))
+            await asyncio.wait_for(sandbox.wait_until_complete(), 15)
+
+    asyncio.run(main())
+
+
 def test_outside_its_block() -> None:
     async def main() -> None:
         with pytest.raises(aviato.AviatoValidationError, match="async with"):
