@@ -14,10 +14,14 @@ from aviato.transport.session import RefusedError, Session
 from aviato.wire.session import encode_opening
 
 if TYPE_CHECKING:
+    from aviato.exceptions import AviatoError
     from aviato.transport.server import Server
 
 IDLE_SECONDS = 30.0
 """How long one is kept that nobody uses."""
+OPENING_SECONDS = 10.0
+"""How long a connection may take until it can be asked; then whoever asks next makes another. The one on whom it waits may have
+gone: a server that was replaced behind its name or its proxy. A server gives a connection as long to bring its key."""
 FULL = 4096
 """With so many requests under way on one the next one opens another."""
 ROOM_BYTES = 256 << 10
@@ -74,13 +78,13 @@ class Sessions:
             self._opening = self._loop.create_task(self._open(credentials))
             self._opening.add_done_callback(self._opened)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds) as limit:
                 return await asyncio.shield(self._opening)
         except TimeoutError:
-            url = self._server.endpoint.url
-            if any(session.is_open and not session.opened.done() for session in self._all):
-                raise SandboxRequestTimeoutError(f"{url}: no answer within {seconds:g} s") from None
-            raise SandboxUnavailableError(f"{url}: no connection within {seconds:g} s", reason=CONNECT) from None
+            if not limit.expired():
+                raise  # It is the opening's own.
+            is_there = any(session.is_open and not session.opened.done() for session in self._all)
+            raise self._late(seconds, is_there=is_there) from None
 
     def close(self) -> None:
         """Close them all."""
@@ -97,22 +101,36 @@ class Sessions:
     async def _open(self, credentials: dict[str, str]) -> Session | None:
         asked = urlsplit(self._server.endpoint.origin)
         opening = encode_opening(credentials, asked.netloc, asked.path)
-        session = await connect(self._server.endpoint, self._name, lambda: self._new(opening))
+        session: Session | None = None
         try:
-            await session.opened
+            async with asyncio.timeout(OPENING_SECONDS):
+                session = await connect(self._server.endpoint, self._name, lambda: self._new(opening))
+                await session.opened
             check_wire_version(self._server.endpoint.url, session.common, reached=self._server.reached)
+        except TimeoutError:
+            if session is not None:
+                session.abort()
+            raise self._late(OPENING_SECONDS, is_there=session is not None) from None
         except RefusedError as error:
             if error.status in UNKNOWN or not error.is_ours:
                 self._by_http_until = self._loop.time() + ASK_AGAIN_SECONDS
             return None
         except BaseException:
-            session.abort()
+            if session is not None:
+                session.abort()
             raise
         if credentials == self._credentials:
             self._current = session
         if self._timer is None:
             self._timer = self._loop.call_later(self._idle_seconds, self._close_idle)
         return session
+
+    def _late(self, seconds: float, *, is_there: bool) -> AviatoError:
+        """What it means that none is open after so long; `is_there`: a connection is."""
+        url = self._server.endpoint.url
+        if is_there:
+            return SandboxRequestTimeoutError(f"{url}: no answer within {seconds:g} s")
+        return SandboxUnavailableError(f"{url}: no connection within {seconds:g} s", reason=CONNECT)
 
     def _new(self, opening: bytes) -> Session:
         session = Session(self._server, opening, self._room, self._all.discard)

@@ -453,6 +453,30 @@ def test_a_server_that_no_connection_comes_to_is_given_up() -> None:
     asyncio.run(main())
 
 
+def test_a_connection_that_is_never_answered_is_not_waited_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a proxy whose server has gone: another connection comes to the next one."""
+    monkeypatch.setattr(sessions, "OPENING_SECONDS", 0.3)
+    come: list[Peer] = []
+
+    async def serve(peer: Peer) -> None:
+        come.append(peer)
+        if len(come) == 1:
+            await asyncio.sleep(60)
+        peer.say(BEGUN)
+        await peer.next()
+        peer.say(whole(b"hello"))
+        await asyncio.sleep(60)
+
+    async def ask(transport: HttpTransport) -> None:
+        for _ in range(2):  # The first one gives up itself, the second hears that nothing has come.
+            with pytest.raises(SandboxRequestTimeoutError, match=r"no answer within 0\.[23] s"):
+                await once(transport)
+        assert await once(transport) == b"hello"
+        assert len(come) == 2
+
+    run(tmp_path, serve, ask, 0.2, begun=b"")
+
+
 def test_a_path_that_is_not_encoded_is_refused(tmp_path: Path) -> None:
     async def ask(transport: HttpTransport) -> None:
         for path in ("/v1/a b", "/v1/a\nX: y", "/v1/ä"):
