@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -19,7 +20,7 @@ from aviato.server.operations import exec_stream, execs
 from aviato.server.operations.reply import Reply
 from aviato.server.service.secrets import Secrets
 from aviato.wire.frames import FrameDecoder, FrameType, encode
-from aviato.wire.ids import new_sandbox_id
+from aviato.wire.ids import new_exec_id, new_sandbox_id
 from aviato.wire.session import PIECE_BYTES, WHOLE, WINDOW_BYTES
 from aviato.wire.shared_memory import BYTES_HEADER, GONE, MEMORY_HEADER, READY, RECORD, SEALS, SHARED, SIZE
 from aviato.wire.version import PID_HEADER, WIRE_HEADER
@@ -370,6 +371,34 @@ async def test_who_does_not_read_one_answer_gets_the_others(server, session):
         session.credit(slow, len(got))
         got += (await session.next(slow)).payload
     assert got == content and (await session.next(slow)).type == FrameType.END
+
+
+async def test_input_of_a_command_that_does_not_read_waits_with_its_sender(server, session):
+    """Else a client could have a server hold any number of requests' whole bodies."""
+    sandbox_id, exec_id = (await server.running())["sandbox_id"], new_exec_id()
+    running = session.open(exec_line(sandbox_id), exec_body("sleep", "60", exec_id=exec_id, stdin=True))
+    assert (await session.next(running)).type == FrameType.ANSWER
+    writing = session.open(f"{exec_line(sandbox_id)}/{exec_id}/stdin?offset=0", whole=False)
+    for at in range(0, WINDOW_BYTES, PIECE_BYTES):
+        session.data(writing, bytes(PIECE_BYTES), at)
+    for _ in range(3):
+        assert result_of((await session.ask(exec_line(sandbox_id), exec_body("echo", "x")))[2])[0] == b"x\n"
+    assert not session.pending(writing)
+    assert (await session.ask(f"{exec_line(sandbox_id)}/{exec_id}/cancel"))[0] == 204
+    session.end(writing)
+    assert (await session.answer(writing))[0] == 409
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, 3 * WINDOW_BYTES + 1])
+async def test_input_and_its_end_by_one_request(server, session, size):
+    sandbox_id, exec_id, content = (await server.running())["sandbox_id"], new_exec_id(), os.urandom(size)
+    running = session.open(exec_line(sandbox_id), exec_body("sha256sum", exec_id=exec_id, stdin=True))
+    assert (await session.next(running)).type == FrameType.ANSWER
+    assert (await http(server, f"{exec_line(sandbox_id)}/{exec_id}/stdin?offset=0&eof=1", content))[0] == 204
+    body = b""
+    while (frame := await session.next(running)).type != FrameType.END:
+        body += frame.payload
+    assert hashlib.sha256(content).hexdigest().encode() in body
 
 
 async def test_a_body_that_does_not_wait_ends_the_session(server, session, monkeypatch):

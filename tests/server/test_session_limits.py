@@ -13,9 +13,12 @@ from aviato.server.connections.listening import Listeners, listen_tcp
 from aviato.server.front import Front
 from aviato.server.operations import bodies
 from aviato.server.service import Service
+from aviato.server.service.execs import Execs
+from aviato.server.service.registry import Registry
 from aviato.server.session import session as one_session
 from aviato.server.settings import ServerSettings
 from aviato.wire.frames import FrameType
+from aviato.wire.ids import new_exec_id
 from aviato.wire.session import WINDOW_BYTES
 from tests.server.frames import Session, asked_for, exec_line
 
@@ -105,6 +108,50 @@ async def test_bodies_that_nobody_reads(folder, backend, monkeypatch):
             session.end(channel)
             assert (await session.answer(channel))[0] == 400
         assert not front._bodies._held
+
+
+async def test_bodies_that_come_with_their_requests_and_nobody_reads(folder, backend, monkeypatch):
+    monkeypatch.setattr(bodies, "MOST_HELD_BYTES", 3 * WINDOW_BYTES)
+    async with serving(folder, backend) as (front, where), Session(where, of("of one")) as one:
+        stuck = asyncio.Event()
+
+        async def never(self, chunks, size_bytes, caller):
+            await stuck.wait()
+            return b"".join([chunk async for chunk in chunks])
+
+        monkeypatch.setattr(bodies.Bodies, "read", never)
+        channels = [one.open(exec_line("sb-" + "0" * 26), bytes(WINDOW_BYTES)) for _ in range(4)]
+        assert (await one.next(channels[3])).type == FrameType.CUT
+        stuck.set()
+        for channel in channels[:3]:
+            assert (await one.answer(channel))[0] == 400
+        await until(lambda: not front._bodies._held and not +front.sessions._under_way)
+
+
+async def test_bodies_that_are_worked_on(folder, backend, monkeypatch):
+    """What an operation has in hand counts, too: it may wait with that for as long as a command likes."""
+    monkeypatch.setattr(bodies, "MOST_HELD_BYTES", 3 * WINDOW_BYTES)
+    stuck = asyncio.Event()
+
+    async def write(self, sandbox_id, exec_id, pieces, offset, eof):
+        async for _ in pieces:
+            await stuck.wait()
+
+    monkeypatch.setattr(Execs, "write_stdin", write)
+    monkeypatch.setattr(Registry, "check", lambda *_: None)
+    async with serving(folder, backend) as (front, where), Session(where, of("of one")) as one:
+        line = f"{exec_line('sb-' + '0' * 26)}/{new_exec_id()}/stdin"
+        channels = [one.open(line, bytes(WINDOW_BYTES)) for _ in range(3)]
+        await until(lambda: front._bodies._held == {"one": 3 * WINDOW_BYTES} and all(not one._held for one in _channels(front)))
+        assert (await one.next(one.open(line, b"x"))).type == FrameType.CUT
+        stuck.set()
+        for channel in channels:
+            assert (await one.answer(channel))[0] == 204
+        await until(lambda: not front._bodies._held and not +front.sessions._under_way)
+
+
+def _channels(front):
+    return [channel for session in held(front) for channel in session.channels.values()]
 
 
 async def test_bodies_of_a_connection_that_is_gone(folder, backend):

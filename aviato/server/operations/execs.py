@@ -74,10 +74,10 @@ async def resume(call: Call) -> Reply:
 
 
 async def stdin(call: Call) -> Reply:
-    """Take a piece of stdin."""
+    """Take a piece of stdin. No more of it comes than the command reads: it may not for as long as it likes."""
     query: StdinQuery = call.query or StdinQuery()
-    data = await call.read()
-    await call.service.execs.write_stdin(call.variables["sandbox_id"], call.variables["exec_id"], data, query.offset, query.eof)
+    sandbox_id, exec_id = call.variables["sandbox_id"], call.variables["exec_id"]
+    await call.service.execs.write_stdin(sandbox_id, exec_id, call.chunks(), query.offset, query.eof)
     return done()
 
 

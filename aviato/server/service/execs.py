@@ -21,7 +21,7 @@ from aviato.wire.execution import Acknowledgements, ExecAck
 from aviato.wire.frames import FrameType, StreamId
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from aviato.server.backends.base import Backend
     from aviato.server.callers import Caller
@@ -151,14 +151,23 @@ class Execs:
             state.take_over(reader_id)
         return self._feed(sandbox, state, offsets, reader_id)
 
-    async def write_stdin(self, sandbox_id: str, exec_id: str, data: bytes, offset: int, eof: bool) -> None:
-        """Write to a command's stdin at an offset; a repeat is harmless.
+    async def write_stdin(self, sandbox_id: str, exec_id: str, pieces: AsyncIterator[bytes], offset: int, eof: bool) -> None:
+        """Write to a command's stdin from an offset on, as it has room; a repeat is harmless.
 
         Raises:
             SandboxExecutionError: stdin is closed, or is no pipe.
             ExecNotFoundError: the sandbox knows no such command.
         """
-        await self._on_link(sandbox_id, exec_id, lambda link: link.write_stdin(exec_id, data, offset, eof))
+
+        async def write(link: Process1Link) -> None:
+            position = offset
+            async for piece in pieces:
+                await link.write_stdin(exec_id, piece, position, False)
+                position += len(piece)
+            if eof or position == offset:
+                await link.write_stdin(exec_id, b"", position, eof)
+
+        await self._on_link(sandbox_id, exec_id, write)
 
     async def signal(self, sandbox_id: str, exec_id: str, signal: int, key: str | None = None) -> None:
         """Send a signal to a command's process group; a repeat by the same key is harmless.

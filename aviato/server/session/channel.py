@@ -33,8 +33,8 @@ class Channel:
     """
 
     __slots__ = (
-        "_coming", "_ended", "_held", "_held_bytes", "_incoming", "_is_over", "_number", "_outgoing", "_session",
-        "headers", "size_bytes", "task",
+        "_coming", "_ended", "_held", "_held_bytes", "_in_hand", "_incoming", "_is_over", "_number", "_outgoing",
+        "_session", "headers", "size_bytes", "task",
     )  # fmt: skip
 
     def __init__(self, session: Session, number: int, headers: Mapping[str, str], first: bytes, *, whole: bool) -> None:
@@ -46,6 +46,8 @@ class Channel:
         self._held = [first] if first else []
         """Of the body, that has come and nobody has taken; the server's own user may have any number of bytes."""
         self._held_bytes = len(first)
+        self._in_hand = 0
+        """Of the piece that was taken last, until the next one is: whoever has it may wait with it."""
         self._ended = whole
         self._is_over = False
         """Its number is another's from then on."""
@@ -54,8 +56,6 @@ class Channel:
         self._incoming: Incoming | None = None
         self._outgoing: Outgoing | None = None
         """Of bodies that are taken, or sent, piece by piece."""
-        if first and session.tenant is not None:
-            session.bodies.hold(session.tenant, len(first))
 
     # -- the request, as `operations.call.Incoming` has it
 
@@ -75,10 +75,12 @@ class Channel:
                     return
                 self._coming = self._session.loop.create_future()
                 await self._coming
-            for piece in self._taken():
-                caller.check_size(incoming.taken + len(piece))
-                incoming.take(len(piece))
-                yield piece
+            piece = self._held.pop(0)
+            self._held_bytes, self._in_hand = self._held_bytes - len(piece), len(piece)
+            caller.check_size(incoming.taken + len(piece))
+            incoming.take(len(piece))
+            yield piece
+            self._put_down()
 
     async def read(self, caller: Caller) -> bytes:
         """All of its body, where it is not large."""
@@ -125,13 +127,16 @@ class Channel:
     def _feed(self, data: bytes) -> None:
         self._held.append(data)
         self._held_bytes += len(data)
-        tenant = self._session.tenant
-        may_be = tenant is None or self._session.bodies.hold(tenant, len(data))
+        self.count(len(data))
         if self._held_bytes > 2 * WINDOW_BYTES:
             raise ValueError("a body that does not wait for room")
-        if not may_be:
-            self.cut()
         _wake(self._coming)
+
+    def count(self, size_bytes: int) -> None:
+        """So much of its body is here: where its tenant has too much of such, it is cut."""
+        tenant = self._session.tenant
+        if tenant is not None and not self._session.bodies.hold(tenant, size_bytes):
+            self.cut()
 
     def lost(self) -> None:
         """The connection is gone."""
@@ -172,13 +177,20 @@ class Channel:
         if self._held_bytes and self._session.tenant is not None:
             self._session.bodies.hold(self._session.tenant, -self._held_bytes)
         self._held_bytes = 0
+        if self._in_hand:
+            self._put_down()
         return pieces
+
+    def _put_down(self) -> None:
+        in_hand, self._in_hand = self._in_hand, 0
+        if in_hand and self._session.tenant is not None:
+            self._session.bodies.hold(self._session.tenant, -in_hand)
 
     def _last(self, frame: bytes) -> None:
         """Send what ends the channel: from then on its number can be used again."""
         if not self._is_over:
             self._is_over = True
-            if self._held:
+            if self._held or self._in_hand:
                 self._taken()
             if self._incoming is not None:
                 self._incoming.close()

@@ -166,7 +166,8 @@ class Session(Paused, asyncio.Protocol):
         if frame.offset > len(frame.payload):
             raise FrameError("a head that is longer than its frame")
         said = parse_head(frame.payload[: frame.offset])
-        channel = Channel(self, number, said.headers, frame.payload[frame.offset :], whole=frame.stream == WHOLE)
+        first = frame.payload[frame.offset :]
+        channel = Channel(self, number, said.headers, first, whole=frame.stream == WHOLE)
         self.channels[number] = channel
         task = channel.task = self.loop.create_task(self._answer(said.first, channel))
         self.answering.add(task)
@@ -174,6 +175,8 @@ class Session(Paused, asyncio.Protocol):
         if len(self.answering) == 1:
             self._connection_limit.take_in(self._connection, self._caller)
         task.add_done_callback(self._answered)
+        if first and self.tenant is not None:
+            channel.count(len(first))
 
     def _answered(self, task: asyncio.Task[None]) -> None:
         self.answering.discard(task)
