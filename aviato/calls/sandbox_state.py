@@ -149,7 +149,7 @@ class SandboxState:
         """Why it ended, or what it waits for, as far as was said."""
         from aviato.calls.pending import status_reason
 
-        position = None if self.slots is None else self.slots.position(self.sandbox_id)
+        position = None if self._handle is None else self._handle.queue_position
         return status_reason(self.last_seen, position, self.waits_for)
 
     async def why_pending(self) -> str | None:

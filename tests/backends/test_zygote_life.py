@@ -137,7 +137,7 @@ async def test_requests_with_files_of_the_caller_and_without_take_turns(backend,
 async def test_ports_are_arranged_beside_the_rest(backend, boxes):
     async with boxes.make_box(backend, exposes_ports=True) as box:
         assert (await box.run("sh", "-c", "ls /proc/self/fd | wc -l")).stdout.strip() == "4"
-        channel = await backend.open_descriptor_channel(box.id)
+        channel = await backend.open_port_channel(box.id)
         channel.close()
 
 

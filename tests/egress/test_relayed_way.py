@@ -39,7 +39,7 @@ class Carried:
     def __init__(self, link: Process1Link) -> None:
         self.link = link
 
-    async def open_descriptor_channel(self, place_id: str) -> RelayedPorts:
+    async def open_port_channel(self, place_id: str) -> RelayedPorts:
         """See `Backend`."""
         assert place_id == PLACE
         return RelayedPorts(self.link)

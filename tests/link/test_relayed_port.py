@@ -518,9 +518,9 @@ async def test_of_an_older_process_1_it_is_said(link: Process1Link, monkeypatch:
     monkeypatch.setitem(link.hello, "features", ["exec", "dial"])
     backend = KubernetesBackend(Path("/nowhere"))
     monkeypatch.setattr(backend, "_links", {"sb-1": link})
-    assert (await backend.open_descriptor_channel("sb-1")).open
+    assert (await backend.open_port_channel("sb-1")).open
     monkeypatch.setitem(link.hello, "features", ["exec"])
     with pytest.raises(OSError, match="--kubernetes-init-image"):
-        await backend.open_descriptor_channel("sb-1")
+        await backend.open_port_channel("sb-1")
     with pytest.raises(ConnectionRefusedError):
-        await backend.open_descriptor_channel("sb-2")
+        await backend.open_port_channel("sb-2")

@@ -149,7 +149,7 @@ async def test_a_start_without_its_ports_fails_and_frees_them(server, monkeypatc
     async def no_channel(sandbox_id):
         raise ConnectionRefusedError("no")
 
-    monkeypatch.setattr(server.backend, "open_descriptor_channel", no_channel)
+    monkeypatch.setattr(server.backend, "open_port_channel", no_channel)
     info = await server.create(ports=[80], detached=True)
     ended = await server.wait(info["sandbox_id"], "ended")
     assert (ended["status"], ended["is_infrastructure"]) == ("failed", True) and "ports" in ended["message"]

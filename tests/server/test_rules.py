@@ -320,7 +320,6 @@ async def test_a_dropped_command_of_a_detached_sandbox_is_killed_unless_it_is_re
 
 async def test_a_dropped_command_is_killed_though_its_process_1_cannot_be_reached_just_then(server, monkeypatch):
     monkeypatch.setattr("aviato.server.service.execs.ABANDONED_SECONDS", 0.1)
-    monkeypatch.setattr("aviato.server.service.execs.CUT_SECONDS", 0.05)
     sandbox_id = (await server.running(detached=True))["sandbox_id"]
     link, cuts = server.backend.links[sandbox_id], 0
     cancel = link.cancel

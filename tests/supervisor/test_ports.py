@@ -21,7 +21,7 @@ async def box(make_box):
 
 @pytest.fixture
 async def channel(box, backend):
-    channel = await backend.open_descriptor_channel(box.id)
+    channel = await backend.open_port_channel(box.id)
     yield channel
     channel.close()
 
@@ -61,12 +61,12 @@ async def test_connections_are_made_inside(box, channel):
 async def test_a_kept_listener_comes_back_over_a_new_connection(box, backend):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
-        first = await backend.open_descriptor_channel(box.id)
+        first = await backend.open_port_channel(box.id)
         assert await first.kept() == {}
         await first.keep(8000, listener)
         await first.keep(9000, listener)
     for _ in range(2):
-        second = await backend.open_descriptor_channel(box.id)
+        second = await backend.open_port_channel(box.id)
         kept = await second.kept()
         assert list(kept) == [8000, 9000] and all(sock.getsockname() == address for sock in kept.values())
         with socket.create_connection(address), kept[8000] as again:
@@ -83,12 +83,12 @@ async def test_a_kept_listener_comes_back_over_a_new_connection(box, backend):
 
 async def test_a_listener_inside_is_made_once_and_given_out_again(box, backend):
     connect = "import socket; s = socket.create_connection(('127.0.0.1', 3128), 20); print(s.recv(10).decode())"
-    first = await backend.open_descriptor_channel(box.id)
+    first = await backend.open_port_channel(box.id)
     with await first.listen(3128) as listener:
         assert listener.getsockname() == ("127.0.0.1", 3128)
     # Nobody has it outside now; who connects waits.
     exec_id, asking = box.start("python3", "-c", connect)
-    second = await backend.open_descriptor_channel(box.id)
+    second = await backend.open_port_channel(box.id)
     with await second.listen(3128) as listener:
         listener.setblocking(False)
         sock, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(listener), 20)
@@ -154,12 +154,12 @@ async def test_nonsense_costs_the_connection_and_nothing_else(box, backend):
         b'{"id": 1, "op": "keep"}',
         b'{"id": 1, "op": "listen"}',
     ):
-        channel = await backend.open_descriptor_channel(box.id)
+        channel = await backend.open_port_channel(box.id)
         channel._sock.send(message)
         async with asyncio.timeout(5):
             while channel.open:
                 await asyncio.sleep(0.01)
-    channel = await backend.open_descriptor_channel(box.id)
+    channel = await backend.open_port_channel(box.id)
     assert await channel.kept() == {}
     channel.close()
     assert (await box.run("true")).returncode == 0

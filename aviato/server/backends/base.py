@@ -67,9 +67,9 @@ class SandboxSpec:
     orphan_timeout_seconds: float = 600.0
     mounted_files: tuple[MountedFile, ...] = ()
     exposes_ports: bool = False
-    """Whether connections will be made into it, by `open_descriptor_channel`."""
+    """Whether connections will be made into it, by `open_port_channel`."""
     egress_port: int | None = None
-    """Where inside a proxy will listen, by `open_descriptor_channel`; its variables are set for every command. None does for
+    """Where inside a proxy will listen, by `open_port_channel`; its variables are set for every command. None does for
     `internet` where the backend brings that about by its own means."""
     requests: Mapping[str, float] = field(default_factory=dict)
     """How much of each resource that it named it wants to be sure of: cores, bytes, or by count."""
@@ -243,7 +243,7 @@ class Backend(ABC):
             TimeoutError, AviatoError, OSError: it may live, and cannot be spoken to now.
         """
 
-    async def open_descriptor_channel(self, sandbox_id: str) -> PortChannel:
+    async def open_port_channel(self, sandbox_id: str) -> PortChannel:
         """A way to the ports of a sandbox made with `exposes_ports` or `egress_port`; a newer one replaces the older.
 
         Only with `Capability.PORTS` or `Capability.EGRESS`.

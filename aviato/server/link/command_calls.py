@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import binascii
 import json
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from aviato.exceptions import AviatoError, AviatoValidationError
-from aviato.server.link.ended import SandboxGone
+from aviato.exceptions import AviatoValidationError
 from aviato.server.link.exec_spec import LATER_FIELDS
-from aviato.server.link.lasting_connection import PAUSE_SECONDS, LastingConnection
+from aviato.server.link.lasting_connection import LastingConnection, through_cuts
 from aviato.server.link.payload import as_json
 from aviato.server.link.progress import Progress
 from aviato.server.link.subscription import Subscription
 from aviato.wire.frames import MAX_PAYLOAD_BYTES, FrameType, encode
 
 if TYPE_CHECKING:
+    import asyncio
+
     from aviato.server.link.exec_spec import ExecSpec
     from aviato.server.shared_memory import Memory
 
@@ -134,14 +133,7 @@ class CommandCalls(LastingConnection):
 
     async def feed(self, exec_id: str, data: bytes) -> None:
         """Give a command all of its input, and the end of it. One that does not read it all has not failed."""
-        with suppress(AviatoError):
-            while True:
-                try:
-                    return await self.write_stdin(exec_id, data, 0, True)
-                except SandboxGone as gone:
-                    if gone.ended.reason != "cut":
-                        return
-                await asyncio.sleep(PAUSE_SECONDS)  # What has come counts once.
+        await through_cuts(lambda: self.write_stdin(exec_id, data, 0, True))
 
     async def signal(self, exec_id: str, signal: int, key: str | None = None) -> None:
         """Send a signal to the command's process group; nothing happens if it has ended, or if a call of this key was done.

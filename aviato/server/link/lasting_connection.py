@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoError
@@ -149,6 +150,25 @@ class LastingConnection(Connection):
             if not isinstance(channel, Subscription):
                 del self._channels[number]
                 channel.gone(ended)
+
+
+async def through_cuts(call: Callable[[], Awaitable[object]], is_wanted: Callable[[], bool] = lambda: True) -> None:
+    """Make a call, again as often as its connection is cut: for what nobody waits for.
+
+    Args:
+        call: has its effect once, however often it is made. What else goes wrong with it nobody hears.
+        is_wanted: whether it still is, asked before each try.
+    """
+    with suppress(AviatoError):
+        while is_wanted():
+            try:
+                await call()
+            except SandboxGone as gone:
+                if gone.ended.reason != "cut":
+                    return
+            else:
+                return
+            await asyncio.sleep(PAUSE_SECONDS)
 
 
 class _Heard:

@@ -147,7 +147,7 @@ class Egress:
         is_brought = self._backend.brings_internet and request.egress_mode == "internet"
         if port is None or is_brought or Capability.EGRESS not in self._backend.capabilities:
             return None  # There is none, or the backend has brought it about.
-        channel = await self._backend.open_descriptor_channel(place_id)
+        channel = await self._backend.open_port_channel(place_id)
         try:
             made = await channel.listen(port)
             return SocketListener(made) if isinstance(made, socket.socket) else made

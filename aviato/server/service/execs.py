@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxError, SandboxUnavailableError
 from aviato.server.backends.capabilities import Capability
 from aviato.server.link.ended import SandboxGone
+from aviato.server.link.lasting_connection import through_cuts
 from aviato.server.service.exec_state import ExecState
 from aviato.server.service.live_sandbox import ended_sandbox
 from aviato.server.service.output.feed import ExecFeed
@@ -42,8 +44,6 @@ ROOT_USERS = (None, "0", "root", "0:0", "root:root")
 """What every sandbox's commands can be: None is who they are unless a call says otherwise."""
 ABANDONED_SECONDS = 60.0
 """How long a command of a detached sandbox lives on when nobody reads it."""
-CUT_SECONDS = 1.0
-"""Between two tries to kill one whose process 1 cannot be reached."""
 
 
 class Execs:
@@ -429,7 +429,8 @@ class Execs:
 
     def _kill_abandoned(self, sandbox: LiveSandbox, state: ExecState) -> None:
         if sandbox.runs and sandbox.link is not None and state.feed is None:
-            sandbox.spawn(asyncio.create_task(_kill_unread(sandbox.link, state)))
+            kill = functools.partial(sandbox.link.cancel, state.exec_id)
+            sandbox.spawn(asyncio.create_task(through_cuts(kill, lambda: state.feed is None)))
 
     def _refuse_main(self, sandbox: LiveSandbox, exec_id: str) -> None:
         if exec_id == sandbox.main_exec_id:
@@ -448,15 +449,3 @@ class Execs:
             except SandboxGone as gone:
                 state = sandbox.execs.get(exec_id)
                 raise await error_of_gone(sandbox, gone, started=state is not None and state.started) from None
-
-
-async def _kill_unread(link: Process1Link, state: ExecState) -> None:
-    """Kill a command that nobody reads; while the connection is made anew, once that is there."""
-    with suppress(AviatoError):
-        while state.feed is None:
-            try:
-                return await link.cancel(state.exec_id)
-            except SandboxGone as gone:
-                if gone.ended.reason != "cut":
-                    return
-            await asyncio.sleep(CUT_SECONDS)

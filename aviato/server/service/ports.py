@@ -151,7 +151,7 @@ class Ports:
             self._accept_from(port)
 
     async def _take_up(self, sandbox: LiveSandbox) -> None:
-        channel = await self._backend.open_descriptor_channel(sandbox.place_id)
+        channel = await self._backend.open_port_channel(sandbox.place_id)
         exposed = self._exposed.get(sandbox.sandbox_id)
         try:
             if exposed is None:
@@ -296,7 +296,7 @@ class Ports:
         async with exposed.opening:
             assert exposed.sandbox is not None
             if exposed.channel is None or not exposed.channel.open:
-                exposed.channel = await self._backend.open_descriptor_channel(exposed.sandbox.place_id)
+                exposed.channel = await self._backend.open_port_channel(exposed.sandbox.place_id)
             return exposed.channel
 
     # -- looking

@@ -346,7 +346,7 @@ async def deaf(arena: Arena) -> bool:
         _, subscription = box.start("python3", "-I", "-c", DEAF)
         while not (await asyncio.wait_for(anext(subscription), 5)).payload.endswith(b"deaf\n"):
             pass
-        channel = await arena.backend.open_descriptor_channel(box.id)
+        channel = await arena.backend.open_port_channel(box.id)
         dials = [asyncio.create_task(channel.dial(8000)) for _ in range(8)]
         try:
             await asyncio.sleep(0.1)

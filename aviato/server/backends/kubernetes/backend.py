@@ -413,7 +413,7 @@ class KubernetesBackend(Backend):
         self._links[sandbox_id] = link
         return link
 
-    async def open_descriptor_channel(self, sandbox_id: str) -> RelayedPorts:
+    async def open_port_channel(self, sandbox_id: str) -> RelayedPorts:
         """See `Backend`. No descriptor comes out of a pod: connections go over the link."""
         link = self._links.get(sandbox_id)
         if link is None or link.ended() is not None:

@@ -19,7 +19,7 @@ class PlacedBackend(Backend):
 
     _directories: Directories
 
-    async def open_descriptor_channel(self, sandbox_id: str) -> DescriptorChannel:
+    async def open_port_channel(self, sandbox_id: str) -> DescriptorChannel:
         """See `Backend`."""
         sock = await opened_in_thread(self._directories.connect, sandbox_id, "p", socket.SOCK_SEQPACKET)
         if sock is None:
