@@ -76,6 +76,10 @@ class SandboxState:
             if before is not None:
                 handle.accepted = handle.accepted or before.accepted
                 handle.info, handle.stopped = before.info, before.stopped
+                handle.on_running, handle.on_image = (
+                    before.on_running,
+                    before.on_image,
+                )  # Counted once.
             self._handle, self._loop = handle, loop
             if self._gone:
                 handle.releasable = True

@@ -43,6 +43,26 @@ def test_a_forked_child_works_and_the_parent_s_request_finishes(served: Any, scr
     assert (done.stdout, done.stderr, done.returncode) == ("ok\n", "", 0)
 
 
+def test_a_start_is_counted_by_the_process_that_made_it_and_not_again_by_its_children(served: Any, script: Any) -> None:
+    ran = script("""
+        import os
+        import aviato
+
+        session = aviato.Session(report_to=[])
+        sandbox = session.sandbox()
+        sandbox.exec(["true"]).result(20)
+        assert session.get_metrics()["aviato/startup_count"] == 1
+        pid = os.fork()
+        if pid == 0:
+            sandbox.exec(["true"]).result(20)
+            counted = session.get_metrics()
+            os._exit(int((counted["aviato/executions"], counted["aviato/startup_count"]) != (1, 0)))
+        print(os.waitpid(pid, 0)[1])
+        session.close().result(20)
+    """)
+    assert ran.stdout == "0\n", ran.stderr
+
+
 def test_a_spawned_child_uses_a_sandbox(served: Any, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
