@@ -379,8 +379,14 @@ class Session(Closing):
                 self._log_rest()
                 for state in [*self._states.values(), *self._adopted.values()]:
                     state.stopped = True
-                self._closing = begin(self._stop_all(), "close session", shared=True)
+                self._closing = begin(self._end(), "close session", shared=True)
             return self._closing
+
+    async def _end(self) -> None:
+        try:
+            await self._stop_all()
+        finally:
+            self._log_rest()  # Commands that ran until now were cancelled, or have failed with the server.
 
     async def _stop_all(self) -> None:
         import asyncio
@@ -400,7 +406,6 @@ class Session(Closing):
         stops += [_stop(state) for state in self._adopted.values()]
         failures = [error for error in await asyncio.gather(*stops, return_exceptions=True) if error is not None]
         self._made, self._adopted = {}, {}
-        self._log_rest()  # Commands that ran until now were cancelled.
         failures += [error for error in pools if error is not None]
         if failures:
             raise failures[0]

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import pickle
+import signal
 import threading
 import time
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 import aviato
-from aviato import Sandbox, SandboxDefaults, Session
+from aviato import Sandbox, SandboxDefaults, SandboxUnavailableError, Session
 from aviato.policy import reporting
 
 
@@ -112,6 +113,32 @@ def test_metrics(session: Session) -> None:
     assert metrics["aviato/sandboxes_created"] == metrics["aviato/startup_count"] == 1
     assert sandbox.exec_stats == {"exec_count": 4, "completed_ok": 1, "completed_nonzero": 2, "failures": 1}
     assert session.log_metrics(step=1) is False
+
+
+def test_what_fails_while_a_session_closes_is_logged_though_its_server_is_gone(
+    make_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[Any] = []
+
+    class Kept:
+        name = "kept"
+
+        def log(self, metrics: Any, step: int | None) -> bool:
+            rows.append(metrics)
+            return True
+
+    monkeypatch.setitem(reporting._made, "kept", Kept())
+    monkeypatch.setattr("aviato.api.session._ASK_FIRST", 0)  # It asks first which of many sandboxes live.
+    server = make_server()
+    session = Session(SandboxDefaults(base_url=server.url, reconnect_timeout_seconds=1.0), report_to=["kept"])
+    running = session.sandbox().exec(["sh", "-c", "echo up; sleep 60"])
+    assert next(iter(running.stdout)) == "up\n"
+    server.stop(signal.SIGKILL)
+    while not session.get_metrics()["aviato/retries"]:
+        time.sleep(0.001)
+    assert isinstance(session.close().exception(30), SandboxUnavailableError)
+    assert isinstance(running.exception(30), SandboxUnavailableError)
+    assert sum(row["aviato/infrastructure_errors"] for row in rows) == 1
 
 
 def test_counters_are_exact_under_threads(session: Session) -> None:
