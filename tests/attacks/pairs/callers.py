@@ -147,6 +147,17 @@ HELD = area.defence(
     "bodies that nobody reads have a limit",
     patches=(Patch("server/operations/bodies.py", "return held <= MOST_HELD_BYTES", "return True"),),
 )
+IN_HAND = area.defence(
+    "bodies that are worked on count",
+    patches=(
+        Patch(
+            "server/session/channel.py",
+            "            self._held_bytes, self._in_hand = self._held_bytes - len(piece), len(piece)\n",
+            "            self._held_bytes -= len(piece)\n"
+            "            self._session.bodies.hold(str(caller.tenant), -len(piece))\n",
+        ),
+    ),
+)
 UNREAD = area.defence(
     "who reads no answers asks nothing more",
     patches=(
@@ -439,6 +450,21 @@ def fill(place: Place) -> bool:
                 session.sendall(request(channel, "POST /v1/sandboxes", whole=False, Content_Length=str(16 << 20)))
                 for at in range(0, WINDOW_BYTES, PIECE_BYTES):
                     session.sendall(encode(FrameType.DATA, bytes(PIECE_BYTES), channel=channel, offset=at))
+            most = max(most, place.mebibytes - before)
+        return most > 480
+
+
+@attack("fill the server's memory with input of a command that does not read it", IN_HAND)
+def feed(place: Place) -> bool:
+    """Each request's is passed on as there is room for it, and the command makes none."""
+    sandbox_id, exec_id, before, most = place.running(), new_exec_id(), place.mebibytes, 0
+    command = {"exec_id": exec_id, "command": ["sleep", "60"], "stdin": True}
+    with place.session() as session:
+        session.sendall(request(1, f"POST /v1/sandboxes/{sandbox_id}/execs", json.dumps(command).encode()))
+        session.recv(1)  # It has begun.
+        for channel in range(2, 152):
+            with suppress(OSError):
+                session.sendall(request(channel, f"POST /v1/sandboxes/{sandbox_id}/execs/{exec_id}/stdin", bytes(4_000_000)))
             most = max(most, place.mebibytes - before)
         return most > 480
 
