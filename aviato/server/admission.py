@@ -19,6 +19,8 @@ LEAST_CAPACITY = 8
 MOST_CAPACITY = 2_000
 _RESERVE_BYTES = 1 << 30
 _BYTES_PER_SANDBOX = 16 << 20
+_Line = tuple[str | None, str, str]
+"""Of those who wait for one image: owner, client, image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,8 @@ class Admission:
         self.queue_bound = queue_bound
         self._queue = FairQueue()
         self._unready = FairQueue()
+        self._lines: dict[_Line, dict[str, bool]] = {}
+        self._line_of: dict[str, _Line] = {}
         self._live: set[str] = set()
         self._in_flight: set[str] = set()
 
@@ -124,14 +128,42 @@ class Admission:
             retry_delay_seconds=delay,
         )
 
-    def enqueue(self, sandbox_id: str, owner: str | None = None, client: str = "", *, is_ready: bool = True) -> None:
-        """Wait behind the others of the same client; what is not ready counts, and has no turn before `now_ready`."""
-        (self._queue if is_ready else self._unready).add(sandbox_id, owner, client)
+    def enqueue(
+        self, sandbox_id: str, owner: str | None = None, client: str = "", *, image: str = "", is_ready: bool = True
+    ) -> None:
+        """Wait behind the others of the same client; what is not ready counts, and has no turn before `now_ready`.
 
-    def now_ready(self, sandbox_id: str, owner: str | None = None, client: str = "") -> None:
-        """It waits like the others from now on."""
-        self._unready.remove(sandbox_id)
-        self._queue.add(sandbox_id, owner, client)
+        Args:
+            sandbox_id: whose turn it is.
+            owner: whose it is.
+            client: which of the owner's.
+            image: what it waits for, if it is not ready. Those of one client and one image have their turns as they came,
+                whoever of them is ready first: a client may use them in that order, and free no place before.
+            is_ready: whether it needs a place alone.
+        """
+        line = owner, client, image
+        if is_ready and line not in self._lines:
+            self._queue.add(sandbox_id, owner, client)
+            return
+        self._unready.add(sandbox_id, owner, client)
+        self._lines.setdefault(line, {})[sandbox_id] = is_ready
+        self._line_of[sandbox_id] = line
+
+    def now_ready(self, sandbox_id: str) -> None:
+        """It waits like the others from now on, once those before it with its image do."""
+        line = self._line_of[sandbox_id]
+        self._lines[line][sandbox_id] = True
+        self._pass_on(line)
+
+    def _pass_on(self, line: _Line) -> None:
+        """Let those at the head of a line wait for their turns that are ready."""
+        waiting = self._lines[line]
+        while (first := next(iter(waiting), None)) is not None and waiting[first]:
+            del waiting[first], self._line_of[first]
+            self._unready.remove(first)
+            self._queue.add(first, *line[:2])
+        if not waiting:
+            del self._lines[line]
 
     def hold(self, sandbox_id: str) -> None:
         """Take a place without waiting: a sandbox found alive after a restart."""
@@ -155,6 +187,10 @@ class Admission:
         self._live.discard(sandbox_id)
         self._queue.remove(sandbox_id)
         self._unready.remove(sandbox_id)
+        line = self._line_of.pop(sandbox_id, None)
+        if line is not None:
+            del self._lines[line][sandbox_id]
+            self._pass_on(line)
 
     def holds(self, sandbox_id: str) -> bool:
         """Whether it holds a place."""

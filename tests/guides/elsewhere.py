@@ -41,4 +41,5 @@ def crowded(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     try:
         yield
     finally:
+        print(server.log())  # pytest shows it of a test that failed
         server.close()

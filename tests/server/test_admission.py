@@ -196,3 +196,32 @@ def test_whatever_happens_the_limits_hold_and_positions_come_true(steps):
         assert sorted(admission.position(one) for one in waiting) == list(range(1, len(waiting) + 1))
         assert admission.waiting == len(waiting)
         assert {one for one in seen if admission.position(one) is not None} == waiting
+
+
+def test_those_of_one_image_have_their_turns_as_they_came():
+    """A loop that uses its sandboxes one after the other frees no place before the one that it waits for has had one."""
+    admission = Admission(limit=2, in_flight_limit=2)
+    for name in "abcd":
+        admission.enqueue(name, client="x", image="i", is_ready=False)
+    admission.enqueue("other", client="x", image="j", is_ready=False)
+    admission.enqueue("late", client="x", image="i")  # The image has come just now.
+    for name in "dbc":
+        admission.now_ready(name)
+    assert admission.admit() == [] and admission.waiting == 0
+    admission.now_ready("other")
+    assert admission.admit() == ["other"]
+    admission.now_ready("a")
+    assert admission.admit() == ["a"]
+    assert [admission.position(name) for name in ("b", "c", "d", "late")] == [1, 2, 3, 4]
+
+
+def test_one_whose_image_cannot_be_had_keeps_nobody_behind_it():
+    admission = Admission(limit=9, in_flight_limit=9)
+    for name in "abc":
+        admission.enqueue(name, image="i", is_ready=False)
+    admission.now_ready("b")
+    admission.now_ready("c")
+    admission.gone("a")
+    assert admission.admit() == ["b", "c"] and admission.has_room()
+    admission.enqueue("d", image="i")
+    assert admission.admit() == ["d"]

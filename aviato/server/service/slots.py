@@ -52,12 +52,13 @@ class Slots:
         if (size_bytes := len(sandbox.record.body or "")) > SMALL_REQUEST_BYTES:
             self._queued_bytes[sandbox.sandbox_id] = size_bytes
         is_ready = sandbox.image is None or sandbox.image.is_here
-        self.admission.enqueue(sandbox.sandbox_id, *_line(sandbox), is_ready=is_ready)
+        image = "" if sandbox.image is None else sandbox.image.reference
+        self.admission.enqueue(sandbox.sandbox_id, *_line(sandbox), image=image, is_ready=is_ready)
         self.update()
 
     def image_is_here(self, sandbox: LiveSandbox) -> None:
         """It has waited for its image, and waits for a place from now on."""
-        self.admission.now_ready(sandbox.sandbox_id, *_line(sandbox))
+        self.admission.now_ready(sandbox.sandbox_id)
         self.update()
 
     def check_room(self, owner: str | None, client: str, size_bytes: int = 0) -> None:
