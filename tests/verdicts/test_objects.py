@@ -157,6 +157,13 @@ ROWS = {
         ),
         "assert f(1)+f(2)==f(3) and f(2)*3==f(6) and (f(2)*3).x==6",
     ),
+    "a product that is shown": Row(
+        (
+            "class V:\n  def __init__(s,*x): s.x=x\n  def __mul__(s,k): return V(*[n*k for n in s.x])\n"
+            "  def __repr__(s): return f'V{s.x}'\n  def __iter__(s): return iter(s.x)\ndef f(n): return V(n, 1)"
+        ),
+        "assert str(f(2)*3)=='V(6, 3)' and list(f(2)*3)==[6,3]",
+    ),
     "a length": Row("class S:\n  def __len__(s): return 3\ndef f(n): return S()", "assert len(f(1))==3 and f(1)"),
     "items by keys": Row("class S:\n  def __getitem__(s,k): return k*2\ndef f(n): return S()", "assert f(1)[4]==8"),
     "a partial function": Row("import functools\ndef f(n): return functools.partial(pow,n)", "assert f(3)(2)==9"),
@@ -370,6 +377,25 @@ HOSTILE = {
     "a product": Row(
         "class E:\n    __rmul__ = __mul__ = lambda s, o: o\ndef f(n): return E()", "assert f(3) * 4 == 4", passes=False
     ),
+    **{
+        f"a difference as {name}": Row(
+            "class E:\n    __sub__ = __rsub__ = __xor__ = lambda s, o: s\n    __str__ = __repr__ = lambda s: '0'\n"
+            "    __format__ = lambda s, how: '0.000'\n    __iter__ = lambda s: iter([])\ndef f(n): return E()",
+            test,
+            passes=False,
+        )
+        for name, test in {
+            "a text": "assert str(f(3) - 4) == '0'",
+            "a text of the other side": "assert str(4 - f(3)) == '0'",
+            "a text of itself": "assert repr(f(3) - 4) == '0'",
+            "a number with three places": "assert f'{f(3) - 4:.3f}' == '0.000'",
+            "a number by format()": "assert '{:.3f}'.format(f(3) - 4) == '0.000'",
+            "a list": "assert list(f(3) ^ {4}) == []",
+            "a set": "assert set(f(3) ^ {4}) == set()",
+            "nothing to join": "assert ''.join(f(3) - {'a'}) == ''",
+            "the text of a set": "assert str(f(3) ^ {4}) == '0'",
+        }.items()
+    },
     "a float of its own": Row(
         "class E(float):\n    __sub__ = lambda *a: 0.0\n    __lt__ = lambda *a: True\ndef f(n): return E(9)",
         "assert abs(f(3) - 4) < 1e-6",

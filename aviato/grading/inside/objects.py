@@ -45,6 +45,9 @@ ORDERS = frozenset(("__lt__", "__le__", "__gt__", "__ge__"))
 _NUMBERS = "bool int float index complex abs neg pos invert round trunc floor ceil len contains"
 NUMBERS = frozenset("__%s__" % name for name in _NUMBERS.split(" "))
 """What would say of an object that was reckoned from a value of the test how far that was right."""
+ITEMS = ("__iter__", "__next__", "__getitem__", "__reversed__")
+"""What would say it of one that was reckoned from a list, a set or a dict of the test."""
+TEXTS = ("__str__", "__repr__", "__format__")
 _ITERATORS = "generator map filter zip enumerate reversed list_iterator tuple_iterator str_iterator range_iterator"
 ITERATORS = frozenset(_ITERATORS.split(" "))
 """Classes whose iterators are themselves."""
@@ -276,6 +279,10 @@ def reckoned(verb: str) -> Any:
         number, kind, _, _ = object.__getattribute__(found, "_aviato")
         cls = type(found)
         blind = {each: unsaid for each in NUMBERS if hasattr(cls, each)}
+        if hasattr(type(other), "__iter__") and not isinstance(other, str):
+            blind.update({each: unsaid for each in (*ITEMS, *TEXTS) if hasattr(cls, each)})
+        else:
+            blind.update({each: worded(each) for each in TEXTS})
         return made(type(cls.__name__, (cls,), {"__slots__": (), **blind}), number, kind, False, None)
 
     return reckon
@@ -283,6 +290,25 @@ def reckoned(verb: str) -> Any:
 
 def unsaid(self: Any, *args: Any) -> Any:
     raise SolutionFailed("the code gave an object of %s where the test reckons with a value" % type(self).__name__)
+
+
+def worded(verb: str) -> Any:
+    say = said(verb, str)
+
+    def word(self: Any, *args: Any) -> Any:
+        text = say(self, *args)
+        return unsaid(self) if is_number(text) else text
+
+    return word
+
+
+def is_number(text: str) -> bool:
+    """Whether a text reads as a number does."""
+    try:
+        complex(text.strip().lstrip("$€£").rstrip("%").replace(",", ""))
+    except ValueError:
+        return False
+    return True
 
 
 def not_in(self: Any, value: Any) -> bool:
