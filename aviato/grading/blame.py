@@ -15,6 +15,7 @@ from aviato.grading.inside.paths import INSEPARABLE_PATH
 from aviato.grading.judging import run_command
 from aviato.grading.new_sandboxes import new_sandboxes, nobody_there
 from aviato.grading.remedies import with_remedy
+from aviato.grading.startup import FRAMEWORKS, TOOLS
 from aviato.values.text import shown
 
 if TYPE_CHECKING:
@@ -146,6 +147,8 @@ async def _of_python(place: SandboxHandle, request: GradeRequest, results: Seque
         "files": [path for path in request.files if path.endswith(".py")],
         "results": list(results),
         "patterns": request.left_open,
+        "never": [] if request.allow_startup_files else sorted(TOOLS),
+        "frameworks": FRAMEWORKS,
         "modules_only": not request.left_open and all(path.endswith(".py") for path in results),
         "messages": [case.message for case in judgement.reports.uncollected],
         "missing": _MISSING.findall(said),

@@ -18,6 +18,7 @@ from aviato.grading.link import check_linkable, linked
 from aviato.grading.new_sandboxes import directory_of, new_sandboxes, nobody_there
 from aviato.grading.separable import check_separable
 from aviato.grading.sizes import check_sizes
+from aviato.grading.startup import FRAMEWORKS, NOSE
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -39,7 +40,7 @@ if __name__ == "__main__":
 
 def __getattr__(name):
     import importlib.util, os, sys
-    if name.startswith("_") or os.path.exists(os.path.join(os.path.dirname(__file__), name)):
+    if name.startswith("_") or name in {frameworks!r} or os.path.exists(os.path.join(os.path.dirname(__file__), name)):
         raise AttributeError(name)
     if os.path.exists(os.path.join(os.path.dirname(__file__), name + ".py")) and __file__.endswith("__init__.py"):
         raise AttributeError(name)
@@ -156,13 +157,20 @@ def _grader_files(
         if request.mode == "in_process":
             found[path] = (content, mode)
         elif path.endswith(".py"):
-            found[path] = (STAND_IN.format(link=f"{directory}/{LINK_MODULE}", path=path).encode(), 0o644)
+            found[path] = (_stand_in(path, directory), 0o644)
         elif not is_code(path, content):
             found[path] = (content, 0o644)
     if is_linked:
         found[LINK_MODULE] = (stand_ins().encode(), 0o644)
     found.update((path, (content, None)) for path, content in request.files.items())
     return found
+
+
+def _stand_in(path: str, directory: str) -> bytes:
+    """What lies in the place of a file of the solution."""
+    name = path.rsplit("/", 1)[-1]
+    frameworks = FRAMEWORKS + (NOSE if name.startswith("test") or name.endswith("_test.py") else ())
+    return STAND_IN.format(link=f"{directory}/{LINK_MODULE}", path=path, frameworks=frameworks).encode()
 
 
 async def _write(

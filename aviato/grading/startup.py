@@ -1,4 +1,4 @@
-"""Files that a grader's own tools would load without being asked for them, and where no result may lie."""
+"""What a grader's own tools load, or look for in modules, without being asked for it, and where no result may lie."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ _LOADED_BY_ITSELF = frozenset(
     )
 )
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
-_TOOLS = frozenset(("aviato_solution", "pytest", "_pytest", "pluggy", "hypothesis", "aviato"))
+TOOLS = frozenset(("aviato_solution", "pytest", "_pytest", "pluggy", "hypothesis", "aviato"))
+"""Modules that no result may stand in the place of."""
+FRAMEWORKS = (
+    *("load_tests", "setUpModule", "tearDownModule", "setup_module", "teardown_module", "setup_function", "teardown_function"),
+    *("pytest_plugins", "pytestmark", "pytest_generate_tests"),
+)
+"""Names that pytest and unittest look for in any package, and in files that may have tests."""
+NOSE = ("setup", "teardown")
+"""Likewise, until pytest 8, in files that may have tests."""
 _SYSTEM = (
     *("/proc", "/sys", "/dev", "/run", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/.aviato", DIRECTORY),
     *("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64", "/usr/local/bin", "/usr/local/lib", "/root/.local"),
@@ -47,6 +55,6 @@ def is_loaded_by_itself(path: str, packages: Container[str] = ()) -> bool:
     if name.startswith("test") and name.endswith(".txt"):
         return True  # pytest runs what such a file says.
     module = parts[-2] if name == "__init__.py" and len(parts) > 1 else stem
-    hides = name.endswith(".py") and (module in sys.stdlib_module_names or module in _TOOLS)
+    hides = name.endswith(".py") and (module in sys.stdlib_module_names or module in TOOLS)
     owner = parts[:-2] if name == "__init__.py" else parts[:-1]
     return hides and not any("/".join(owner[:at]) in packages for at in range(len(owner), 0, -1))

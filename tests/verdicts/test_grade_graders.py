@@ -125,6 +125,37 @@ def test_any_other_program_that_is_not_there(kind: str, sandbox: aviato.Sandbox)
     assert caught.value.reason == "grader_failed"
 
 
+@pytest.mark.parametrize("where", ["", "src/"], ids=["beside a package", "in a package"])
+@pytest.mark.parametrize("kind", ["unittest", "pytest"])
+def test_frameworks_ask_a_package_of_the_solution_for_nothing(kind: str, where: str, session: aviato.Session) -> None:
+    """Which look in any package, and in what is called a test, for names of their own."""
+    sandbox = session.sandbox()
+    test = (GOOD if kind == "pytest" else CASE).replace("from solution", "from src.solution")
+    command = {"pytest": PYTEST[:-1], "unittest": UNITTEST}[kind]
+    files = {f"{where}test_it.py": test.encode(), **({"tools.zip": tools()} if kind == "pytest" else {})}
+    for path in ("src/__init__.py", "src/test_more.py", "src/sub/__init__.py", "src/sub/test_more.py"):
+        sandbox.write_file(path, b"").result()
+    for solution in (RIGHT, WRONG):
+        sandbox.write_file("src/solution.py", solution.encode()).result()
+        graded = sandbox.grade(files, command, result_paths=["src/"], timeout_seconds=20, env=ENV).result(55)
+        assert graded.passed is (solution == RIGHT), graded.exec_result.stderr + graded.exec_result.stdout
+    files[f"{where}test_it.py"] = b"import no_such_module\n" + test.encode()
+    paths = ["src/__init__.py", "src/solution.py"]
+    with pytest.raises(aviato.SandboxExecutionError) as caught:
+        sandbox.grade(files, command, result_paths=paths, timeout_seconds=20, env=ENV).result(55)
+    assert caught.value.reason == "grader_failed"
+
+
+@pytest.mark.parametrize("options", [{"result_paths": ["src/"]}, {"result_paths": ["**/*.py"]}])
+def test_a_tool_that_is_missing_is_none_that_a_pattern_could_find(options: dict[str, Any], sandbox: aviato.Sandbox) -> None:
+    sandbox.write_file("src/more.py", b"").result()
+    with pytest.raises(aviato.SandboxExecutionError, match="No module named 'pytest'") as caught:
+        grade(sandbox, GOOD, PYTEST, RIGHT, "separate", env={}, **options)
+    assert caught.value.reason == "grader_failed"
+    test = f"import helpers\n{CASE}"
+    assert not grade(sandbox, test, UNITTEST, RIGHT, "separate", **options).passed, "that is left to the policy to make"
+
+
 MODULE_LEVEL = "from solution import double\nFOUR = double(2)\ndef test_it():\n    assert FOUR == 4\n"
 SUBCLASS = "from solution import Base\nclass Mine(Base): pass\ndef test_it():\n    assert Mine().f() == 4\n"
 DATA = "import json\nDATA = json.load(open('out.json'))\ndef test_it():\n    assert DATA == 4\n"

@@ -28,7 +28,7 @@ PYTEST_USAGE, PYTEST_NO_TESTS = 4, 5
 
 def main() -> None:
     asked = json.loads(sys.stdin.buffer.read().decode("ascii"))
-    policy = Policy(asked["results"], asked["patterns"])
+    policy = Policy(asked["results"], asked["patterns"], asked["never"], asked["frameworks"])
     sys.meta_path.append(policy)
     sys.addaudithook(policy.heard)
     surround(asked["kind"], asked["arguments"])
@@ -48,8 +48,10 @@ class Touched(BaseException):
 class Policy:
     """The policy's modules, as far as they need not be there: the last finder."""
 
-    def __init__(self, results: list[str], patterns: list[str]) -> None:
+    def __init__(self, results: list[str], patterns: list[str], never: list[str], frameworks: list[str]) -> None:
         self.touched = False
+        self._never = never
+        self._frameworks = frameworks
         self._files = {os.path.realpath(path) for path in results}
         self._patterns = [[part for part in pattern.split("/") if part not in ("", ".")] for pattern in patterns]
         parts = [path[: -len(".py")].strip("/").split("/") for path in results if path.endswith(".py")]
@@ -64,6 +66,8 @@ class Policy:
         if name in self._names:
             return True
         parts = name.split(".")
+        if parts[0] in self._never:
+            return False
         files = ([*parts[:-1], parts[-1] + ".py"], [*parts, "__init__.py"], [*parts, "?.py"])
         return any(fits(file, pattern) for file in files for pattern in self._patterns)
 
@@ -79,6 +83,8 @@ class Policy:
         def found(name: str) -> Any:
             if name.startswith("__"):
                 self.touched = self.touched or name not in ("__path__", "__file__", "__spec__")
+                raise AttributeError(name)
+            if name in self._frameworks:
                 raise AttributeError(name)
             return Stub(self)
 
