@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from aviato.server.images.image_errors import image_error
+from aviato.server.images.layer_pull import WantedLayer
+from aviato.server.images.manifests import Descriptor
+from aviato.server.images.oci_reference import parse_oci_reference
 from aviato.server.images.platforms import this_platform
+from aviato.server.images.store import ImageStore
 from aviato.server.images.unpacked_layer import UnpackedLayer
 from aviato.system.threads import in_thread
 
@@ -110,6 +114,13 @@ def write_layout(path: Path, images: dict[str | None, Image]) -> Path:
         entries.append(image.entry(**({"annotations": {"org.opencontainers.image.ref.name": tag}} if tag else {})))
     (path / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": entries}))
     return path
+
+
+def part_of(store: ImageStore, reference: str, digest: str) -> Path:
+    """Where what was downloaded of a blob lies."""
+    described = Descriptor(digest=digest, size_bytes=0, media_type=LAYER)
+    origin = parse_oci_reference(reference).origin
+    return store._directory / "blobs" / WantedLayer(descriptor=described, diff_id="", chain_id="", origin=origin).part
 
 
 async def unpack_by_tarfile(pieces, into, below, limits) -> UnpackedLayer:

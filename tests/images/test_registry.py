@@ -8,6 +8,7 @@ import hashlib
 import json
 import socket
 import time
+from dataclasses import replace
 from email.utils import formatdate
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,7 @@ from aviato.server.images.registry_requests import RegistryRequests
 from aviato.server.images.registry_tokens import read_challenges
 from aviato.server.images.store import ImageStore
 from tests.images.faulty_registry import always, cut_after, faulty_registry, times
-from tests.images.layouts import INDEX, Image, digest_of, tar_of, unpack_by_tarfile
+from tests.images.layouts import INDEX, Image, digest_of, part_of, tar_of, unpack_by_tarfile
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nobody")]
 QUICK = Patience(connect_seconds=2, stall_seconds=0.4, attempts=3, backoff_seconds=0.01, most_wait_seconds=2)
@@ -207,6 +208,23 @@ async def test_a_download_that_is_cut_goes_on(store, registry):
     assert len(asked) == 2 and all(0 < int(one[6:-1]) <= 1_400_000 for one in asked)
 
 
+async def test_a_registry_that_sends_next_to_nothing_holds_up_no_other(tmp_path, registry):
+    """Whoever has an image may name any layer in it, and send a byte now and then for ever."""
+    store = ImageStore(tmp_path / "store", unpack_by_tarfile, patience=replace(QUICK, stall_seconds=60))
+    made = image()
+    blob = IMAGE + f"blobs/{digest_of(made.layers[0])}"
+    registry.faults = {blob: cut_after(registry, 10, hang=True)}
+    slow = asyncio.create_task(store.pull(registry.add("v1", made)))
+    while not registry.count("/blobs/sha256:" + blob[-64:]):
+        await asyncio.sleep(0.01)
+    async with faulty_registry() as other:
+        async with asyncio.timeout(10):
+            pulled = await store.pull(other.add("v1", made))
+        assert pulled.image_id == made.image_id and not slow.done()
+    slow.cancel()
+    await asyncio.wait((slow,))
+
+
 async def test_the_next_pull_goes_on_with_what_was_given_up(store, registry):
     reference = registry.add("v1", made := image())
     blob = IMAGE + f"blobs/{digest_of(made.layers[0])}"
@@ -231,19 +249,19 @@ def _one_then(first, then):
 
 async def test_a_download_that_was_damaged_meanwhile_begins_anew(store, registry):
     reference = registry.add("v1", made := image())
-    hex_digits = digest_of(made.layers[0])[7:]
-    (store._directory / "blobs" / f"{hex_digits}.part").write_bytes(b"x" * 1000)
+    part = part_of(store, reference, digest_of(made.layers[0]))
+    part.write_bytes(b"x" * 1000)
     await store.pull(reference)
     assert "bytes=1000-" in registry.ranges()
     await store.remove(reference)
-    (store._directory / "blobs" / f"{hex_digits}.part").write_bytes(b"x" * 10_000_000)
+    part.write_bytes(b"x" * 10_000_000)
     assert await store.pull(reference)
 
 
 async def test_a_registry_that_knows_no_ranges(store, registry):
     reference = registry.add("v1", made := image())
     blob = digest_of(made.layers[0])
-    (store._directory / "blobs" / f"{blob[7:]}.part").write_bytes(made.layers[0][:777])
+    part_of(store, reference, blob).write_bytes(made.layers[0][:777])
 
     async def whole(_):
         return web.Response(body=made.layers[0])

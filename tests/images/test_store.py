@@ -33,7 +33,7 @@ from aviato.server.images.unpacked_layer import UnpackedLayer
 from aviato.server.images.unpacking import Unpacking
 from aviato.wire.images import BUILT
 from tests.images.faulty_registry import cut_after, faulty_registry
-from tests.images.layouts import CONFIG, Image, digest_of, tar_of, unpack_by_tarfile, write_layout
+from tests.images.layouts import CONFIG, Image, digest_of, part_of, tar_of, unpack_by_tarfile, write_layout
 from tests.matrices import deep
 
 pytestmark = pytest.mark.anyio
@@ -687,7 +687,7 @@ async def test_a_process_that_is_killed_leaves_what_the_next_one_goes_on_with(st
         blob = digest_of(image.layers[1])
         registry.faults = {f"/v2/some/image/blobs/{blob}": cut_after(registry, 1_000_000, hang=True)}
         process = pull_elsewhere(store, reference)
-        part = store._directory / "blobs" / f"{blob[7:]}.part"
+        part = part_of(store, reference, blob)
         deadline = time.monotonic() + 50
         while not part.exists() or part.stat().st_size < 700_000 or digest_of(BASE)[7:] not in layers(store):
             assert time.monotonic() < deadline
@@ -762,7 +762,7 @@ def is_whole(found, contents):
 
 async def test_a_process_that_is_killed_while_it_unpacks(store, layout):
     """Its half of a tree is no layer, and goes with the next pull."""
-    tree = store._directory / "blobs" / f"{digest_of(Image(BASE).layers[0])[7:]}.tree"
+    tree = part_of(store, layout("a"), digest_of(Image(BASE).layers[0])).with_suffix(".tree")
     (tree / "root/old").mkdir(parents=True)
     a = await store.pull(layout("a"))
     assert os.listdir(a.layers[1]) == ["base"] and not tree.exists()

@@ -106,7 +106,7 @@ class _Pull:
         config = await read_blob(self._source, manifest.config, self._what, self._places.patience)
         details = read_details(config, manifest, self._what)
         check_platform(details.platform, self._places.own, self._what)
-        wanted = _wanted(manifest, details)
+        wanted = _wanted(manifest, details, self._reference.origin)
         keys = {key for one in wanted for key in one.keys}
         lease = self._places.leases.new()
         try:
@@ -189,14 +189,14 @@ class _Pull:
         return record
 
 
-def _wanted(manifest: Manifest, details: ImageDetails) -> list[WantedLayer]:
+def _wanted(manifest: Manifest, details: ImageDetails, origin: str) -> list[WantedLayer]:
     """The layers of an image, with the ids of their chains as OCI has them."""
     wanted: list[WantedLayer] = []
     chain = ""
     for descriptor, diff_id in zip(manifest.layers, details.diff_ids, strict=True):
         digest = hashlib.sha256(f"sha256:{chain} {diff_id}".encode()).hexdigest()
         chain = digest if chain else diff_id.partition(":")[2]
-        wanted.append(WantedLayer(descriptor=descriptor, diff_id=diff_id, chain_id=chain))
+        wanted.append(WantedLayer(descriptor=descriptor, diff_id=diff_id, chain_id=chain, origin=origin))
     return wanted
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aviato.server.images.layer_leases import LayerLeases
     from aviato.server.images.layer_sizes import LayerSizes
 
-_DIGITS = re.compile(r"[0-9a-f]{64}")
+_DIGEST = re.compile(r"[0-9a-f]{64}(?:-[0-9a-f]+)?")
 OLD_SECONDS = 7 * 24 * 3600.0
 """What was downloaded of a layer is kept so long for somebody who goes on with it."""
 
@@ -139,7 +139,7 @@ class ImageRemoval:
         except FileNotFoundError:
             return True  # Who makes a tree has the other file before.
         # One of another name was drawn by whoever unpacked what is called by its digest in the end.
-        return _DIGITS.fullmatch(stem) is None or time.time() - written_at >= unused_seconds
+        return _DIGEST.fullmatch(stem) is None or time.time() - written_at >= unused_seconds
 
     def prune(self, most_bytes: int, unused_seconds: float, kept: frozenset[str]) -> None:
         """Take images away, the longest unused first, until the others have so many bytes.

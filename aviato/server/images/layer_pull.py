@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from aviato.server.images.unpacked_layer import Unpack, UnpackedLayer, UnpackLimits
 
 _T = TypeVar("_T")
+ORIGIN_DIGITS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +38,18 @@ class WantedLayer:
         descriptor: its blob.
         diff_id: of its tar.
         chain_id: of it and all below, as hexadecimal digits.
+        origin: whoever it comes from.
     """
 
     descriptor: Descriptor
     diff_id: str
     chain_id: str
+    origin: str
+
+    @property
+    def part(self) -> str:
+        """What its download is called. One for each who has it: who sends a byte now and then for ever holds up no other."""
+        return f"{self.descriptor.hex}-{hashlib.sha256(self.origin.encode()).hexdigest()[:ORIGIN_DIGITS]}.part"
 
     @property
     def keys(self) -> tuple[str, str]:
@@ -120,7 +129,7 @@ class LayerPulls:
         on_bytes: Callable[[int], None],
     ) -> RecordedLayer | None:
         """None if it has to wait for the layers below."""
-        path = self._blobs / f"{wanted.descriptor.hex}.part"
+        path = self._blobs / wanted.part
         async with slots:
             fd = await hold(path)
             try:

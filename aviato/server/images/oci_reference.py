@@ -53,10 +53,16 @@ class OciReference:
         if self.kind == "registry":
             end = f"@{self.digest}" if self.digest else f":{self.tag}"
             return f"{self.registry}/{self.repository}{end}"
+        return self.origin + (f":{self.tag}" if self.tag else "")
+
+    @property
+    def origin(self) -> str:
+        """Who has the image: the registry, or what names the directory or the archive."""
+        if self.kind == "registry":
+            return self.registry
         if self.kind == "scratch":
             return SCRATCH
-        start = LAYOUT if self.kind == "layout" else ARCHIVE
-        return f"{start}{self.path}" + (f":{self.tag}" if self.tag else "")
+        return f"{LAYOUT if self.kind == 'layout' else ARCHIVE}{self.path}"
 
 
 @lru_cache(maxsize=1024)
