@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     Part = list[Step]
 
-FORM = 3
+FORM = 4
 """Of what steps are cached by; another one makes all anew."""
 SHOWN_CHARACTERS = 2000
 _INTERPRETER = re.compile(r"python:3\.\d+", re.ASCII)
@@ -157,7 +157,7 @@ class _Builder:
         info: Any
         if not _is_of_machine(base):
             info = await (self._client.inspect_image(base) if await self._is_here(base) else self._fetched(base))
-        elif base == "host" or base.startswith("dir:") or (info := await self._of_interpreter(base)) is None:
+        elif _is_own(base) or (info := await self._of_interpreter(base)) is None:
             return base, Commands(path=PATH if base.startswith("dir:") else f"/.aviato/bin:{PATH}")
         entrypoint, command, shell = (tuple(one) for one in (info.entrypoint, info.command, info.shell or SHELL))
         commands = Commands(info.environment, info.working_dir, entrypoint, command, shell)
@@ -195,12 +195,13 @@ class _Builder:
     async def _make(self, part: Part, image: str, name: str) -> None:
         last = part[-1]
         setting = _together(part)
+        user = None if setting.working_dir is None else await self._user_of(image)
         async with self._files(last) as found:
             sandbox = self._sandbox(image, has_network=not isinstance(last, Run) or last.network == "default")
             try:
                 for step in part:
                     with _failing(step):
-                        await _take(sandbox, step, setting, found)
+                        await _take(sandbox, step, setting, found, user)
                 await sandbox._handle.wait_running()
                 await taken(
                     sandbox._handle,
@@ -217,6 +218,12 @@ class _Builder:
                 )
             finally:
                 await sandbox.stop(0, missing_ok=True)
+
+    async def _user_of(self, image: str) -> str | None:
+        """Who commands in an image are. No setting of a part changes that for what comes in it: a user ends a part."""
+        if _is_own(image) or not await self._is_here(image):
+            return None  # Files of the machine, where all are root.
+        return (await self._client.inspect_image(image)).user
 
     @asynccontextmanager
     async def _files(self, step: Step) -> AsyncIterator[list[Found]]:
@@ -251,17 +258,21 @@ class _Builder:
 
 
 def _is_of_machine(base: str) -> bool:
-    return base == "host" or base.startswith("dir:") or _INTERPRETER.fullmatch(base) is not None
+    return _is_own(base) or _INTERPRETER.fullmatch(base) is not None
 
 
-async def _take(sandbox: AsyncSandbox, step: Step, setting: Setting, found: list[Found]) -> None:
+def _is_own(base: str) -> bool:
+    return base == "host" or base.startswith("dir:")
+
+
+async def _take(sandbox: AsyncSandbox, step: Step, setting: Setting, found: list[Found], user: str | None) -> None:
     if isinstance(step, Copy):
         await sandbox.upload(step.local, posixpath.join(setting.working_dir or "", step.remote))
     elif isinstance(step, CopyFiles):
         await placing.place(sandbox, step, found)
     elif isinstance(step, Setting):
         if step.working_dir is not None:
-            await sandbox.make_directory(step.working_dir)
+            await placing.make_directory(sandbox, step.working_dir, user, str(step))
     elif isinstance(step, Run):
         await _run(sandbox, step, setting)
 

@@ -108,7 +108,7 @@ class Image(Recipe, Suggesting):
         return self._with(Setting(environment=checked))
 
     def workdir(self, path: str) -> Self:
-        """Have commands start in a directory, which is made if it is not there."""
+        """Have commands start in a directory, which is made if it is not there, for the user that they have by then."""
         return self._with(Setting(working_dir=checks.absolute("workdir", path)))
 
     def user(self, user: str | int) -> Self:

@@ -210,6 +210,30 @@ def test_nothing_outside_is_copied(context: Path, write: Write, source: str) -> 
         image.build().result()
 
 
+def test_a_working_directory_is_its_users(session: Session, write: Write) -> None:
+    """As BuildKit makes it, with what is missing above it; one that is there stays as it is."""
+    if "65535" not in session.sandbox().exec(["cat", "/proc/self/uid_map"]).result().stdout:
+        pytest.skip("the sandboxes of this server have one user")
+    text = """FROM host
+WORKDIR /srv/roots
+USER 1234:56
+WORKDIR /srv/a/b
+RUN touch mine
+WORKDIR /srv/roots
+WORKDIR below
+USER daemon
+WORKDIR /srv/daemons
+USER root
+WORKDIR /srv/z
+"""
+    image = Image.from_dockerfile(write(text))
+    found = said(session, image, "cd /srv; stat -c '%u:%g %a %n' a a/b a/b/mine roots roots/below daemons z")
+    theirs = ["1234:56 755 a", "1234:56 755 a/b", "1234:56 644 a/b/mine"]
+    assert found.splitlines() == [*theirs, "0:0 755 roots", "1234:56 755 roots/below", "1:1 755 daemons", "0:0 755 z"]
+    with pytest.raises(SandboxImageError, match=r"Dockerfile:3: .*nobody-here"):
+        Image.from_dockerfile(write("FROM host\nUSER nobody-here\nWORKDIR /srv/a")).build().result()
+
+
 def test_what_is_ignored(session: Session, context: Path, write: Write) -> None:
     text = "FROM host\nCOPY . /out"
     path = write(text, **{".dockerignore": "*.txt\n!b.txt\ndir\n!dir/sub\n**/*space\n.dockerignore\nbr*\n[lr]*\n"})
