@@ -11,6 +11,7 @@ import pytest
 
 from aviato.server.backends.local import plan
 from aviato.server.images.resolved import ResolvedImage
+from tests.images.layers import Member, directory, tar, unpacked
 from tests.images.programs import busybox
 
 pytestmark = pytest.mark.anyio
@@ -58,6 +59,21 @@ async def test_what_is_above_covers_what_is_below(base, make_box):
         assert result.stdout == "1high2\nb:\nnew\n\nc:\nz\nls: gone: No such file or directory\n", result.stderr
         assert (await box.sh("rm -r a; echo mine > b/new; ls / > c/z", cwd="/")).returncode == 0
     assert Path(image.layers[1], "a/both").read_text() == "high" and Path(image.layers[0], "b/new").read_text() == "n"
+
+
+async def test_what_a_layer_takes_away_where_nothing_is_below(base, make_box):
+    """As some builders have it: nobody finds a name that he can neither read nor remove."""
+    layer = base.parent / "1"
+    layer.mkdir()
+    members = (directory("d"), Member("d/.wh.gone"), Member("d/here"), directory("o"), Member("o/.wh..wh..opq"))
+    unpacked(tar(*members, Member("o/.wh.gone"), Member("implied/.wh.gone"), Member(".wh.nothing")), layer)
+    image = ResolvedImage(reference="stack", kind="dir", layers=(str(layer), str(base)))
+    async with make_box(image) as box:
+        result = await box.sh(
+            "find /d /o /implied; ls -d /nothing; touch /o/gone; ls /o; rm -r /d /o /implied && echo done", cwd="/"
+        )
+    found = ["/d", "/d/here", "/o", "/implied", "gone", "done"]
+    assert result.stdout.splitlines() == found and "/nothing" in result.stderr and "find" not in result.stderr, result
 
 
 @pytest.mark.parametrize("count", [40, 127])

@@ -13,6 +13,8 @@ pub const LONGEST_PART_BYTES: usize = 255;
 pub const MOST_PARTS: usize = 256;
 pub const OPAQUE: &[u8] = b"user.overlay.opaque";
 pub const YES: &[u8] = b"y";
+/// With it overlayfs looks for whiteouts in a directory that lies over no other, too: empty, it says no more than that.
+pub const ORIGIN: &[u8] = b"user.overlay.origin";
 
 /// A member's name as a path below the top, which is empty for the top itself.
 ///

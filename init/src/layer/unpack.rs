@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::io::{AsRawFd, OwnedFd, RawFd};
 
 use super::file::{is_given, set_attributes, File, SPECIAL};
-use super::places::{checked, find_below, split, Places, OPAQUE, YES};
+use super::places::{checked, find_below, split, Places, OPAQUE, ORIGIN, YES};
 use super::{Limits, Settings, Unpacked, OPAQUE_DIRECTORY, WHITEOUT};
 use crate::archive::tar::{Item, Kind, Member, Reader};
 use crate::archive::{Trouble, MOST_PENDING_BYTES};
@@ -35,6 +35,7 @@ struct Directory {
     /// The archive has it, rather than only something in it.
     is_announced: bool,
     is_opaque: bool,
+    has_whiteouts: bool,
 }
 
 pub struct Layer {
@@ -58,7 +59,14 @@ impl Layer {
         // One that hands its group on would do so to all below it.
         sys::set_mode(&settings.into, 0o700).map_err(Trouble::os(b""))?;
         let us = (sys::effective_user(), sys::effective_group());
-        let top = Directory { mode: 0o755, owner: (0, 0), mtime: None, is_announced: false, is_opaque: false };
+        let top = Directory {
+            mode: 0o755,
+            owner: (0, 0),
+            mtime: None,
+            is_announced: false,
+            is_opaque: false,
+            has_whiteouts: false,
+        };
         Ok(Layer {
             places: Places::new(settings.into),
             below: settings.below,
@@ -194,7 +202,8 @@ impl Layer {
         }
         let is_opaque = self.directories.get(&path).map_or(false, |known| known.is_opaque);
         let owner = (uid, gid);
-        let directory = Directory { mode, owner, mtime: Some(mtime), is_announced: true, is_opaque };
+        let directory =
+            Directory { mode, owner, mtime: Some(mtime), is_announced: true, is_opaque, has_whiteouts: false };
         self.directories.insert(path, directory);
         Ok(())
     }
@@ -322,8 +331,16 @@ impl Layer {
                 mtime: Some((found.modified_nanoseconds / 1_000_000_000) as i64),
                 is_announced: false,
                 is_opaque: false,
+                has_whiteouts: false,
             },
-            None => Directory { mode: 0o755, owner: (0, 0), mtime: None, is_announced: false, is_opaque: false },
+            None => Directory {
+                mode: 0o755,
+                owner: (0, 0),
+                mtime: None,
+                is_announced: false,
+                is_opaque: false,
+                has_whiteouts: false,
+            },
         };
         self.directories.insert(wanted.to_vec(), directory);
         Ok(())
@@ -342,8 +359,11 @@ impl Layer {
             let parent = self.places.open(above).map_err(Trouble::os(&path))?;
             match sys::make_whiteout(parent, last) {
                 // The layer has something of this name itself.
-                Err(error) if sys::number_of(&error) == sys::EEXIST => {}
+                Err(error) if sys::number_of(&error) == sys::EEXIST => continue,
                 made => made.map_err(Trouble::os(&path))?,
+            }
+            if let Some(directory) = self.directories.get_mut(above) {
+                directory.has_whiteouts = true;
             }
         }
         Ok(())
@@ -356,6 +376,13 @@ impl Layer {
             let fd = fd.map_err(Trouble::os(path))?;
             if directory.is_opaque {
                 sys::set_attribute(&fd, OPAQUE, YES).map_err(Trouble::os(path))?;
+            }
+            // Where nothing is below, or it is hidden, whiteouts would be seen as names of nothing. Below the top there always is something.
+            if directory.has_whiteouts && !path.is_empty() {
+                match sys::set_attribute(&fd, ORIGIN, b"") {
+                    Err(error) if sys::number_of(&error) == sys::EOPNOTSUPP => {}
+                    set => set.map_err(Trouble::os(path))?,
+                }
             }
             let owned = is_given(directory.owner, self.owners, |uid, gid| sys::own_open(&fd, uid, gid));
             let is_owned = owned.map_err(Trouble::os(path))?;
