@@ -122,6 +122,28 @@ async def test_a_result_waits_for_a_caller_who_was_cut_off_but_not_for_ever(serv
     await server.call("POST", f"/v1/sandboxes/{sandbox_id}/stop", body={}, expect=200)
 
 
+async def test_one_whose_caller_does_not_come_back_ends_once_its_command_has(server, monkeypatch):
+    """Nobody reads how it ended; the result is there for a while longer, and its sandbox holds no place."""
+    monkeypatch.setattr(runs, "LEFT_SECONDS", 0.2)
+    body = request_of(server, "sh", "-c", "sleep 0.5; echo late")
+    sandbox_id, exec_id = body["sandbox"]["sandbox_id"], body["command"]["exec_id"]
+    async with server.http.post(server.base + "/v1/runs", data=io.BytesIO(json.dumps(body).encode())):
+        pass
+    await asyncio.wait_for(gone(server, sandbox_id), 10)
+    result = await server.call("GET", f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}")
+    assert b"late" in result and b'"returncode":0' in result.replace(b" ", b"")
+
+
+async def test_one_that_is_cancelled_by_a_caller_who_is_gone_ends(server, monkeypatch):
+    monkeypatch.setattr(runs, "LEFT_SECONDS", 0.2)
+    body = request_of(server, "sleep", "60")
+    sandbox_id, exec_id = body["sandbox"]["sandbox_id"], body["command"]["exec_id"]
+    async with server.http.post(server.base + "/v1/runs", data=io.BytesIO(json.dumps(body).encode())):
+        pass
+    await server.call("POST", f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}/cancel", expect=204)
+    await asyncio.wait_for(gone(server, sandbox_id), 10)
+
+
 async def test_a_result_waits_for_the_caller_of_an_earlier_server_but_not_for_ever(serving, folder, monkeypatch):
     """The result may have reached its caller in the last moment of that server: then nobody comes back or asks for the end."""
     async with serving(folder, make_backend("local", directory=Path(folder.path))) as (_, client, _):

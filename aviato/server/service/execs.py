@@ -19,7 +19,7 @@ from aviato.server.service.output.retained_reader import RetainedReader
 from aviato.server.service.registry import error_of_gone, running
 from aviato.server.states import error_of_reset
 from aviato.wire.errors import ExecNotFoundError, RequestConflictError
-from aviato.wire.execution import Acknowledgements, ExecAck
+from aviato.wire.execution import Acknowledgements, ExecAck, ExecExit
 from aviato.wire.frames import FrameType, StreamId
 
 if TYPE_CHECKING:
@@ -431,6 +431,21 @@ class Execs:
         if sandbox.runs and sandbox.link is not None and state.feed is None:
             kill = functools.partial(sandbox.link.cancel, state.exec_id)
             sandbox.spawn(asyncio.create_task(through_cuts(kill, lambda: state.feed is None)))
+
+    def look(self, sandbox: LiveSandbox) -> None:
+        """Find out how commands have ended that nobody reads. Whoever comes back reads on as if nobody had."""
+        if not sandbox.runs or sandbox.link is None:
+            return
+        for state in sandbox.execs.values():
+            if state.exit is None and state.feed is None and state.recorded is None:
+                sandbox.spawn(asyncio.create_task(self._note_exit(sandbox.link, state)))
+
+    async def _note_exit(self, link: Process1Link, state: ExecState) -> None:
+        with suppress(AviatoError, SandboxGone):
+            async for frame in link.subscribe(None, state.exec_id):
+                if frame.type == FrameType.EXIT:
+                    state.started, state.exit = True, ExecExit.model_validate_json(frame.payload)
+                    self._records.note(state)
 
     def _refuse_main(self, sandbox: LiveSandbox, exec_id: str) -> None:
         if exec_id == sandbox.main_exec_id:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 LEFT_SECONDS = 60.0
 """How long a result waits for a caller who was cut off."""
+GRACE_SECONDS = 1.0
+"""Of the end of one whose caller has not come back: nothing runs in it, and the result is kept."""
 
 
 class Runs:
@@ -68,7 +70,8 @@ class Runs:
         sandbox = self._registry.live.get(sandbox_id)
         if sandbox is None:
             return
-        if sandbox.calls == 0 and all(state.exit is not None for state in sandbox.execs.values()):
-            self._end(sandbox_id)
+        if sandbox.calls == 0 and all(state.exit is not None or state.cancelled for state in sandbox.execs.values()):
+            sandbox.ask_to_end("stopped", GRACE_SECONDS)
         else:
+            self._execs.look(sandbox)
             self._look_later(sandbox_id)
