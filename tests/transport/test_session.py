@@ -477,6 +477,27 @@ def test_a_connection_that_is_never_answered_is_not_waited_for_again(tmp_path: P
     run(tmp_path, serve, ask, 0.2, begun=b"")
 
 
+def test_a_connection_that_is_never_made_is_not_waited_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As to an address at which nothing is any more: the next one is looked up anew."""
+    monkeypatch.setattr(sessions, "OPENING_SECONDS", 0.3)
+    connect, tried = sessions.connect, []
+
+    async def connect_later(*arguments: Any) -> Any:
+        tried.append(arguments)
+        return await (asyncio.sleep(60) if len(tried) == 1 else connect(*arguments))
+
+    monkeypatch.setattr(sessions, "connect", connect_later)
+
+    async def ask(transport: HttpTransport) -> None:
+        for _ in range(2):
+            with pytest.raises(SandboxUnavailableError, match=r"no connection within 0\.[23] s") as told:
+                await once(transport)
+            assert told.value.reason == "connect"
+        assert await once(transport) == b"hello"
+
+    run(tmp_path, saying(whole(b"hello")), ask, 0.2)
+
+
 def test_a_path_that_is_not_encoded_is_refused(tmp_path: Path) -> None:
     async def ask(transport: HttpTransport) -> None:
         for path in ("/v1/a b", "/v1/a\nX: y", "/v1/ä"):
