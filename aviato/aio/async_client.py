@@ -81,6 +81,7 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         here, self._here = self._lease(), None
+        here.left = True
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
                 await here.end(again=True)  # The lease may be this process, which lives on.

@@ -12,7 +12,7 @@ from aviato.core.acknowledgements import Acknowledger
 from aviato.core.background import background
 from aviato.core.client import Client
 from aviato.core.following import Following
-from aviato.exceptions import AviatoError, SandboxUnavailableError
+from aviato.exceptions import AviatoError, AviatoValidationError, SandboxUnavailableError
 from aviato.log import logger
 from aviato.system import monkey_patches, standard_streams
 from aviato.transport.http import HttpTransport
@@ -39,6 +39,7 @@ class Lease:
 
     Attributes:
         lease_id: the lease of every sandbox made from here.
+        left: it has ended for good: nothing is made from here any more.
     """
 
     def __init__(self, base_url: str, retry: Retrying) -> None:
@@ -58,6 +59,7 @@ class Lease:
         """Commands that this process runs now: whoever attaches to one of them waits until the server has it."""
         self.builds: dict[object, SharedTask[str]] = {}
         """Images that this process has had built at this server, by what they were to be."""
+        self.left = False
         self._warned_at = 0.0
         self._away = False
 
@@ -77,13 +79,21 @@ class Lease:
     # -- the lease
 
     def take_lease(self) -> str:
-        """The id of the lease for a sandbox that is about to be made; after an end that was survived it is held again."""
+        """The id of the lease for a sandbox that is about to be made; after an end that was survived it is held again.
+
+        Raises:
+            AviatoValidationError: it was left.
+        """
+        if self.left:
+            raise AviatoValidationError("use an AsyncClient inside its `async with`")
         self.acknowledgements.ended = False
         return self.lease_id
 
     def hold(self) -> None:
         """Keep the lease alive from now on; called when a sandbox has been created under it."""
-        if self._keeper is None or self._keeper.done():
+        if self.left:
+            background(self._end_late())  # Its create was on its way meanwhile.
+        elif self._keeper is None or self._keeper.done():
             self._keeper = background(self._keep())
 
     async def end(self, *, again: bool = False) -> None:
@@ -109,6 +119,12 @@ class Lease:
                 logger.info("%d sandboxes have ended with the lease of this process", count)
         except SandboxUnavailableError as error:
             logger.debug("the lease could not be ended, its server is gone: %s", error)
+
+    async def _end_late(self) -> None:
+        try:
+            await self._client.end_lease(self.lease_id, again=True)
+        except AviatoError as error:
+            logger.debug("a sandbox that was made late could not be ended with its lease: %s", error)
 
     async def _submit(self) -> None:
         """Wait until commands that outlive this process have what they need of it, as long as that makes progress."""

@@ -107,6 +107,36 @@ def test_whoever_is_cancelled_while_a_sandbox_is_made_leaves_none(make_server: A
     asyncio.run(main())
 
 
+def test_what_is_still_being_made_when_its_client_is_left_ends_too(make_server: Any) -> None:
+    """As where one of many tasks fails, and the others are not waited for."""
+    server = make_server()
+
+    async def main() -> None:
+        async with AsyncClient(base_url=server.url) as client:
+            await client.list()
+            os.kill(server.pid, signal.SIGSTOP)
+            making = asyncio.create_task(client.sandbox())
+            await asyncio.sleep(0.1)
+        os.kill(server.pid, signal.SIGCONT)
+        made = await making
+        async with AsyncClient(base_url=server.url) as another, asyncio.timeout(20):
+            while await (await another.from_id(made.sandbox_id)).get_status() != "terminated":
+                await asyncio.sleep(0.05)
+        assert [one for one in asyncio.all_tasks() if "Lease._keep" in repr(one)] == []
+
+    asyncio.run(main())
+
+
+def test_nothing_is_made_by_a_client_that_was_left(served: Any) -> None:
+    async def main() -> None:
+        async with AsyncClient() as client:
+            handle = client._handle("sb-" + "0" * 26, client._connection, {"image": "host"})
+        with pytest.raises(aviato.AviatoValidationError, match="async with"):
+            await handle.start()
+
+    asyncio.run(main())
+
+
 def test_whoever_is_cancelled_in_a_fork_leaves_no_child_and_no_snapshot(make_server: Any) -> None:
     server = make_server()
 
