@@ -85,18 +85,11 @@ class Acknowledger:
         if execs is not None and (partial := {key: ack for key, ack in execs.items() if not ack.done}):
             self._execs[sandbox_id] = partial
 
-    async def flushed(self) -> None:
-        """Wait until the server has been told all of it."""
-        await self._flushed_while(lambda: self._flushing is not None or bool(self._execs or self._let_go))
-
     async def told_of(self, sandbox_id: str) -> None:
-        """Wait until the server has been told what there was of a sandbox."""
+        """Wait until the server has been told what there was of a sandbox, whatever comes of others meanwhile."""
         if self._flushing is not None:
             await asyncio.wait((self._flushing,))
-        await self._flushed_while(lambda: sandbox_id in self._execs)
-
-    async def _flushed_while(self, is_left: Callable[[], bool]) -> None:
-        while not self.ended and is_left():
+        while not self.ended and (sandbox_id in self._execs or sandbox_id in self._let_go):
             if self._flushing is None:
                 self._flush()
             if self._flushing is not None:

@@ -182,7 +182,7 @@ class StartingSandbox(KnownSandbox):
 
     async def release(self) -> None:
         """End it so that another can start, if the server too sees no use of it."""
-        await self.lease.acknowledgements.flushed()
+        await self.lease.acknowledgements.told_of(self.sandbox_id)
         info = await self.client.release(self.sandbox_id)
         if info is not None:
             self.see(info)

@@ -31,7 +31,8 @@ async def test_what_is_too_much_for_one_request_is_told_in_several(monkeypatch: 
         acknowledger.let_go(sandbox_id)
     for sandbox_id, exec_id in execs:
         acknowledger.received(sandbox_id, exec_id, 1, 2, done=True)
-    await acknowledger.flushed()
+    for sandbox_id in sandboxes:
+        await acknowledger.told_of(sandbox_id)
     assert len(told) == 3
     assert [sandbox_id for one in told for sandbox_id in one.let_go] == sandboxes
     assert sorted((ack.sandbox_id, ack.exec_id) for one in told for ack in one.execs) == sorted(execs)
@@ -50,7 +51,7 @@ async def test_a_stop_says_what_is_whole(monkeypatch: pytest.MonkeyPatch) -> Non
     assert acknowledger.results_of("sb-1") == ["ex-1"] and not told
     acknowledger.stopped("sb-1")
     # One that closes waits for no timer.
-    await acknowledger.flushed()
+    await acknowledger.told_of("sb-2")
     assert [(ack.sandbox_id, ack.exec_id, ack.done) for one in told for ack in one.execs] == [("sb-2", "ex-2", True)]
 
 
@@ -85,5 +86,5 @@ async def test_what_has_arrived_whole_stays_so(monkeypatch: pytest.MonkeyPatch) 
     acknowledger.received("sb-1", "ex-1", 1, 0)
     acknowledger.received("sb-1", "ex-1", 9, 2, done=True)
     acknowledger.received("sb-1", "ex-1", 9, 0)
-    await acknowledger.flushed()
+    await acknowledger.told_of("sb-1")
     assert [(ack.stdout, ack.stderr, ack.done) for one in told for ack in one.execs] == [(9, 2, True)]

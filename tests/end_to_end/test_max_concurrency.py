@@ -17,6 +17,7 @@ import pytest
 
 import aviato
 from aviato import AsyncClient, Sandbox, Session
+from aviato.core.client import Client
 
 
 def until(condition: Callable[[], object], seconds: float = 10) -> None:
@@ -208,6 +209,35 @@ def test_from_threads(served: Any) -> None:
         for thread in threads:
             thread.join()
         assert sorted(said) == sorted(f"{n}.{step}\n" for n in range(6) for step in range(3))
+
+
+def test_room_is_made_however_much_is_told_of_others(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a server that is far away there is always something of theirs that was not told yet."""
+    acknowledge = Client.acknowledge
+
+    async def from_afar(client: Client, told: Any) -> None:
+        await asyncio.sleep(0.2)
+        await acknowledge(client, told)
+
+    monkeypatch.setattr(Client, "acknowledge", from_afar)
+    with Session(max_concurrency=2) as session:
+        busy, over = session.sandbox(), threading.Event()
+
+        def work() -> None:
+            while not over.is_set():
+                busy.exec(["true"]).result(20)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        try:
+            session.sandbox().exec(["true"]).result(20)
+            gc.collect()
+            for thread in threads:
+                thread.start()
+            session.sandbox().wait(10)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
 
 
 def test_a_forked_child_has_a_queue_of_its_own(served: Any, script: Any) -> None:
