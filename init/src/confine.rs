@@ -37,6 +37,10 @@ const RESOURCES: [(&str, i32); 9] = [
     ("nice", 13),
     ("rtprio", 14),
 ];
+/// A file system in memory has room for one file with something in it for each of these, and for so many in any case. The kernel would let
+/// it have as many empty ones as there are half of the machine's pages, in memory of its own.
+const PAGE_BYTES: u64 = 4096;
+const LEAST_FILES: u64 = 1024;
 /// Where the caller's read-only files are written, in the sandbox's place.
 const MOUNTED: &str = "mounted";
 
@@ -266,7 +270,8 @@ impl Confinement {
             }
             b"tmpfs" => {
                 let (size, mode) = (number(given.get(1))?, number(given.get(2))?);
-                let options = format!("mode={mode:o},size={size}");
+                let files = (size / PAGE_BYTES).max(LEAST_FILES);
+                let options = format!("mode={mode:o},size={size},nr_inodes={files}");
                 let flags = sys::MS_NOSUID | sys::MS_NODEV;
                 let target = text(given.first())?;
                 sys::mount_on(Some(b"tmpfs"), target, Some(b"tmpfs"), flags, Some(options.as_bytes()))

@@ -899,6 +899,7 @@ pub struct FileSystem {
     pub free_bytes: u64,
     /// Of those, what is not root's alone.
     pub available_bytes: u64,
+    pub used_inodes: u64,
     pub free_inodes: u64,
 }
 
@@ -907,7 +908,7 @@ pub fn file_system_of(fd: &OwnedFd) -> io::Result<FileSystem> {
     let mut found = [0_i64; 32];
     // SAFETY: the structure is shorter than this, and of words on these machines.
     check(unsafe { fstatfs(fd.as_raw_fd(), found.as_mut_ptr().cast()) })?;
-    let [kind, block, blocks, free, available, _, free_inodes, _, _, fragment] =
+    let [kind, block, blocks, free, available, inodes, free_inodes, _, _, fragment] =
         [found[0], found[1], found[2], found[3], found[4], found[5], found[6], found[7], found[8], found[9]];
     let size = if fragment > 0 { fragment } else { block } as u64;
     Ok(FileSystem {
@@ -915,6 +916,7 @@ pub fn file_system_of(fd: &OwnedFd) -> io::Result<FileSystem> {
         used_bytes: (blocks as u64).saturating_sub(free as u64) * size,
         free_bytes: free as u64 * size,
         available_bytes: available as u64 * size,
+        used_inodes: (inodes as u64).saturating_sub(free_inodes as u64),
         free_inodes: free_inodes as u64,
     })
 }

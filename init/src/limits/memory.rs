@@ -8,11 +8,13 @@ use std::io;
 use std::os::unix::io::OwnedFd;
 
 use crate::process_tree::Processes;
-use crate::sys::{self, AT_FDCWD, O_NOFOLLOW, O_PATH};
+use crate::sys::{self, FileSystem, AT_FDCWD, O_NOFOLLOW, O_PATH};
 
 /// Where the file systems in memory are.
 const IN_MEMORY: [&[u8]; 4] = [b"/dev/shm", b"/run", b"/etc", b"/.aviato"];
 const PAGE_BYTES: u64 = 4096;
+/// Of a file in memory, with a long name, beside what is in it. Extended attributes count as such ones.
+const INODE_BYTES: u64 = 1280;
 const PAGE_TABLES: &[u8] = b"\nVmPTE:";
 
 /// Everything alive but process 1, and whether it has run since the last look.
@@ -65,7 +67,8 @@ impl Stores {
 
     /// What their files take.
     pub fn used_bytes(&self) -> u64 {
-        self.0.iter().filter_map(|fd| sys::file_system_of(fd).ok()).map(|found| found.used_bytes).sum()
+        let bytes = |found: FileSystem| found.used_bytes + found.used_inodes * INODE_BYTES;
+        self.0.iter().filter_map(|fd| sys::file_system_of(fd).ok()).map(bytes).sum()
     }
 }
 

@@ -469,6 +469,31 @@ for _name, _source in HELD_BY_THE_KERNEL.items():
         return await takes_memory(arena, 40 * MIB if "pipe" in source else 80 * MIB, source)
 
 
+NODES = area.defence(
+    "files in memory are bounded, and count without what is in them",
+    patches=(
+        Patch("init/src/confine.rs", ",nr_inodes={files}", ""),
+        Patch(OF_MEMORY, " + found.used_inodes * INODE_BYTES", ""),
+        Patch("init/src/confine.rs", "let files = ", "let _files = "),
+    ),
+)
+EMPTY = """
+import os, time
+try:
+    for number in range(100_000): os.close(os.open(f"/dev/shm/{number:0>200}", os.O_WRONLY | os.O_CREAT))
+except OSError: pass
+time.sleep(1.5)
+print(number == 99_999)
+"""
+
+
+@area.attack("memory bomb of empty files in /dev/shm", NODES)
+async def empty_files(arena: Arena) -> bool:
+    """Each takes more than a KiB of the kernel's memory."""
+    with mock.patch.object(arena.backend, "_facts", replace(arena.backend._facts, groups=())):
+        return await arena.program(EMPTY, limits={"memory": 80 * MIB})
+
+
 @area.attack("memory bomb of watches of epoll", KERNEL)
 async def watches(arena: Arena) -> bool:
     with mock.patch.object(arena.backend, "_facts", replace(arena.backend._facts, watches=None)):
