@@ -143,6 +143,21 @@ impl Processes {
         number(1)
     }
 
+    /// The parent of a process, if it waits for one to give its memory back, and how many of its threads do.
+    pub fn lender(&self, pid: i32) -> Option<(i32, usize)> {
+        let above = self.parent(pid, false).filter(|above| *above > 1)?;
+        let waits = |place: &String| {
+            let text = self.text(&format!("{place}/syscall")).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let mut words = text.split_whitespace();
+            let call = words.next().and_then(|word| word.parse().ok());
+            let flags = words.next().and_then(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok());
+            call.zip(flags).map_or(false, |(call, flags)| sys::lends_memory(call, flags))
+        };
+        let count = self.places(above).iter().filter(|place| waits(place)).count();
+        (count > 0).then_some((above, count))
+    }
+
     /// The children of all threads of a process, dead ones that are not reaped included.
     pub fn children(&self, pid: i32) -> Vec<i32> {
         let mut threads = Vec::new();

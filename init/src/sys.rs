@@ -15,6 +15,7 @@ mod arch {
     pub const O_NOFOLLOW: i32 = 0o400_000;
     pub const SCHED_SETATTR: i64 = 314;
     pub const CLONE: i64 = 56;
+    pub const VFORK: Option<i64> = Some(58);
     pub const PIVOT_ROOT: i64 = 155;
     pub const KEYCTL: i64 = 250;
     pub const SECCOMP: i64 = 317;
@@ -25,6 +26,7 @@ mod arch {
     pub const O_NOFOLLOW: i32 = 0o100_000;
     pub const SCHED_SETATTR: i64 = 274;
     pub const CLONE: i64 = 220;
+    pub const VFORK: Option<i64> = None;
     pub const PIVOT_ROOT: i64 = 41;
     pub const KEYCTL: i64 = 219;
     pub const SECCOMP: i64 = 277;
@@ -1289,6 +1291,12 @@ pub fn has_children() -> bool {
     let mut information = [0_u64; 16];
     // SAFETY: the structure has 128 bytes; nothing is taken.
     unsafe { waitid(0, 0, information.as_mut_ptr().cast(), WEXITED | WNOHANG | WNOWAIT | WALL) == 0 }
+}
+
+/// Whether a call has a child borrow the memory of its caller, who waits meanwhile.
+pub fn lends_memory(call: i64, flags: u64) -> bool {
+    const LENT: u64 = 0x4000 | 0x100; // CLONE_VFORK and CLONE_VM.
+    arch::VFORK == Some(call) || (call == arch::CLONE && flags & LENT == LENT)
 }
 
 /// Signals a process; a negative number is a group, -1 everything but this process.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.anyio
 
 MIB = 1 << 20
 GROW = """
+import shutil
 import time
 kept = []
 for _ in range(40):
@@ -53,6 +55,7 @@ time.sleep(WAIT)
 print("whole")
 """
 STORED = """
+import shutil
 import time
 with open("/dev/shm/bomb", "wb") as file:
     file.write(b"x" * (40 << 20))
@@ -126,6 +129,47 @@ print("whole") if all(pids) else os._exit(0)
     async with make_box(limits={"memory": 120 * MIB}) as box:
         result = await box.python(source)
     assert (result.returncode, result.stdout) == (0, "whole\n")
+
+
+async def test_memory_that_a_child_borrows_until_it_is_a_program_counts_once(kept, make_box):
+    source = """
+import subprocess, time
+kept, end = b"x" * (130 << 20), time.monotonic() + 6
+while time.monotonic() < end: subprocess.run(["true"], check=True)
+print("whole")
+"""
+    async with make_box(limits={"memory": 200 << 20}) as box:
+        result = await box.python(source)
+        assert (result.stdout, result.exit["oom_killed"]) == ("whole\n", False)
+
+
+LENT = r"""
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int main(void) {
+    if (fork() == 0) {
+        char *kept = malloc(300L << 20);
+        memset(kept, 1, 300L << 20);
+        sleep(kept[1 << 20] * 3);
+        _exit(0);
+    }
+    if (vfork() == 0) {
+        sleep(3);
+        _exit(0);
+    }
+    write(1, "whole", 5);
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="the machine has no gcc")
+async def test_memory_that_a_child_has_beside_one_that_borrows_counts(kept, make_box):
+    async with make_box(limits={"memory": 200 << 20}) as box:
+        made = await box.run("gcc", "-w", "-x", "c", "-", "-o", "/tmp/lent", stdin=LENT.encode())
+        assert made.returncode == 0, made.stderr
+        result = await box.run("/tmp/lent")
+        assert (result.stdout, result.exit["oom_killed"]) == ("", True)
 
 
 async def test_what_a_command_left_behind_is_killed_too(kept, make_box):

@@ -23,6 +23,8 @@ pub struct Alive {
     newest: Vec<u8>,
     /// How long each had run, in nanoseconds.
     pub ran: BTreeMap<i32, u64>,
+    /// Whether somebody had gone between the list and the look, and may have left a child.
+    pub has_lost: bool,
 }
 
 impl Alive {
@@ -33,7 +35,10 @@ impl Alive {
         let born = newest != self.newest;
         self.newest = newest;
         let pids = if born { processes.all()? } else { self.ran.keys().copied().collect() };
-        let ran = pids.into_iter().filter_map(|pid| sys::processor_time(pid).map(|time| (pid, time))).collect();
+        let listed = pids.len();
+        let ran: BTreeMap<i32, u64> =
+            pids.into_iter().filter_map(|pid| sys::processor_time(pid).map(|time| (pid, time))).collect();
+        self.has_lost = ran.len() < listed;
         let changed = born || ran != self.ran;
         self.ran = ran;
         Ok(changed)
@@ -101,6 +106,8 @@ pub fn tag_of(processes: &Processes, pid: i32) -> Option<u64> {
 pub struct Shares {
     pub bytes: HashMap<Option<u64>, u64>,
     pub pids: HashMap<Option<u64>, Vec<i32>>,
+    /// How many children of each process have been found to have its memory.
+    borrowers: HashMap<i32, usize>,
     private_bytes: u64,
     shared_bytes: u64,
 }
@@ -108,6 +115,7 @@ pub struct Shares {
 impl Shares {
     /// Adds a process, with what it holds in files in memory without a name, and what the kernel holds for it.
     pub fn add(&mut self, processes: &Processes, pid: i32, nameless: u64, kernel: u64) {
+        let lender = processes.lender(pid);
         let text = processes.told(pid, "smaps_rollup").unwrap_or_default();
         let mut private = kibibytes(&text, b"\nPss_Anon:").saturating_add(kibibytes(&text, b"\nSwapPss:"));
         let shared = kibibytes(&text, b"\nPss_Shmem:");
@@ -116,12 +124,26 @@ impl Shares {
         }
         let status = processes.told(pid, "status").unwrap_or_default();
         private = private.saturating_add(kernel).saturating_add(kibibytes(&status, PAGE_TABLES));
+        let mut shared = shared;
+        if lender.map_or(false, |lender| self.is_lent(processes, pid, lender)) {
+            (private, shared) = (0, 0);
+        }
         let tag = tag_of(processes, pid);
         self.private_bytes = self.private_bytes.saturating_add(private);
         self.shared_bytes = self.shared_bytes.saturating_add(shared);
         let bytes = self.bytes.entry(tag).or_default();
         *bytes = bytes.saturating_add(private).saturating_add(shared.max(nameless));
         self.pids.entry(tag).or_default().push(pid);
+    }
+
+    /// Whether a process has the memory of its parent, which counts there, until it runs a program of its own. Which of the children it is nobody
+    /// tells; it is one for each thread that waits, and another one that has no more makes no less of the sum.
+    fn is_lent(&mut self, processes: &Processes, pid: i32, (lender, count): (i32, usize)) -> bool {
+        let has_no_more = resident_bytes(processes, pid) <= resident_bytes(processes, lender);
+        let borrowers = self.borrowers.entry(lender).or_default();
+        let is_lent = has_no_more && *borrowers < count;
+        *borrowers += usize::from(is_lent);
+        is_lent
     }
 
     /// Of the sandbox, with the files in memory: what is mapped of those was counted with who maps it.

@@ -246,6 +246,9 @@ impl Watch {
     fn look_who(&mut self, processes: &Processes, looper: &mut EventLoop) -> io::Result<(Step, Option<Act>)> {
         self.changed = self.alive.look(processes)?;
         self.pids = self.alive.pids();
+        if self.pids.is_empty() && self.alive.has_lost {
+            return Ok(self.over(SAMPLE_SECONDS, None));
+        }
         if self.pids.is_empty() {
             self.disk.touched(looper);
             self.running = false;
