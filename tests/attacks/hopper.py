@@ -11,16 +11,13 @@ HOPPER = r"""
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 #define PLACES 512
 #define SHARED (CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND)
 static char stacks[PLACES][16384] __attribute__((aligned(16)));
-static long count, file, end, pages;
-static volatile char *kept;
+static long count, file, end;
 static long now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -28,7 +25,6 @@ static long now(void) {
 }
 static int hop(void *place) {
     long next = ((long)place + 1) % PLACES;
-    if (count < pages) kept[count * 4096] = 1;
     if (++count % 256 == 0) {
         char text[32];
         pwrite(file, text, snprintf(text, sizeof text, "%20ld", count), 0);
@@ -39,12 +35,7 @@ static int hop(void *place) {
     syscall(SYS_exit_group, 0);
     return 0;
 }
-int main(int argc, char **argv) {
-    pages = argc > 1 ? atol(argv[1]) : 0;
-    if (pages) {
-        kept = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        madvise((void *)kept, pages * 4096, MADV_NOHUGEPAGE);
-    }
+int main(void) {
     file = open("/tmp/lives", O_RDWR | O_CREAT, 0600);
     end = now() + 20;
     if (fork()) return 0;
@@ -61,9 +52,6 @@ def without_gcc(backend: Any) -> str | None:
 
 
 async def compile_hopper(box: Any) -> None:
-    """As `/tmp/hopper`: it writes to `/tmp/lives` while it lives, 20 seconds at most. Its first process ends at once.
-
-    With a number it takes a page of memory in each of so many of its lives, and keeps them.
-    """
+    """As `/tmp/hopper`: it writes to `/tmp/lives` while it lives, 20 seconds at most. Its first process ends at once."""
     result = await box.run("gcc", "-w", "-O2", "-x", "c", "-", "-o", "/tmp/hopper", stdin=HOPPER.encode())
     assert result.returncode == 0, result.stderr

@@ -164,7 +164,6 @@ int main(void) {
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="the machine has no gcc")
-@pytest.mark.parametrize("kept", ["watched"], indirect=True)
 async def test_memory_that_a_child_has_beside_one_that_borrows_counts(kept, make_box):
     async with make_box(limits={"memory": 200 << 20}) as box:
         made = await box.run("gcc", "-w", "-x", "c", "-", "-o", "/tmp/lent", stdin=LENT.encode())

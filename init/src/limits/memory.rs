@@ -113,9 +113,8 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Adds a process, with what it holds in files in memory without a name, and what the kernel holds for it. Gives what is resident of it: 0
-    /// where it is gone.
-    pub fn add(&mut self, processes: &Processes, pid: i32, nameless: u64, kernel: u64) -> u64 {
+    /// Adds a process, with what it holds in files in memory without a name, and what the kernel holds for it.
+    pub fn add(&mut self, processes: &Processes, pid: i32, nameless: u64, kernel: u64) {
         let lender = processes.lender(pid);
         let text = processes.told(pid, "smaps_rollup").unwrap_or_default();
         let mut private = kibibytes(&text, b"\nPss_Anon:").saturating_add(kibibytes(&text, b"\nSwapPss:"));
@@ -123,7 +122,6 @@ impl Shares {
         if private == 0 && shared == 0 {
             private = resident_bytes(processes, pid);
         }
-        let resident = private.saturating_add(shared);
         let status = processes.told(pid, "status").unwrap_or_default();
         private = private.saturating_add(kernel).saturating_add(kibibytes(&status, PAGE_TABLES));
         let mut shared = shared;
@@ -136,7 +134,6 @@ impl Shares {
         let bytes = self.bytes.entry(tag).or_default();
         *bytes = bytes.saturating_add(private).saturating_add(shared.max(nameless));
         self.pids.entry(tag).or_default().push(pid);
-        resident
     }
 
     /// Whether a process has the memory of its parent, which counts there, until it runs a program of its own. Which of the children it is nobody

@@ -9,7 +9,7 @@ pub mod memory;
 mod sockets;
 pub mod sysv;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::os::unix::io::OwnedFd;
 
@@ -29,9 +29,6 @@ const SHORTEST_SECONDS: f64 = 0.01;
 /// So many times as long as an exact look took there is no other, while the rough one grows by less than there is room.
 const REST: f64 = 20.0;
 const PROCESSES_A_TURN: usize = 64;
-/// So many looks in a row may find somebody gone who had been listed. Who always has gone, and left a child that has his memory, is seen by
-/// one for which the sandbox stands still.
-const MOST_LOST: u32 = 5;
 /// What the machine, or the server's user, has so much of for all: names of the limits, and what they are called.
 const COUNTS: [(&str, &str); 5] = [
     ("watches", "watches of epoll"),
@@ -89,12 +86,6 @@ pub struct Watch {
     exact: Option<(f64, u64, u64)>,
     shares: Shares,
     began: f64,
-    /// How many looks in a row have found somebody gone, who was dead at this one, and who at the last.
-    lost: u32,
-    dead: HashSet<i32>,
-    dead_before: HashSet<i32>,
-    /// Who was there when all were stopped for this look.
-    stopped: Option<Vec<i32>>,
 }
 
 impl Watch {
@@ -124,10 +115,6 @@ impl Watch {
             exact: None,
             shares: Shares::default(),
             began: 0.0,
-            lost: 0,
-            dead: HashSet::new(),
-            dead_before: HashSet::new(),
-            stopped: None,
         }
     }
 
@@ -190,18 +177,10 @@ impl Watch {
         commands: &mut Commands,
         looper: &mut EventLoop,
     ) -> (Step, Option<Act>) {
-        let result = self.go_on(processes, commands, looper);
-        if result.is_err() {
-            self.stage = Stage::Who;
-        }
-        if self.stage == Stage::Who {
-            if let Some(before) = self.stopped.take() {
-                processes.thaw(before.into_iter().chain(self.pids.iter().copied()).collect());
-            }
-        }
-        match result {
+        match self.go_on(processes, commands, looper) {
             Ok(result) => result,
             Err(error) => {
+                self.stage = Stage::Who;
                 let act = (sys::number_of(&error) == sys::EMFILE).then(|| {
                     // Someone inside took our descriptors away by prlimit. What cannot be watched must not go on.
                     let why = "aviato: killed: the sandbox took the means to watch its limits away";
@@ -265,16 +244,9 @@ impl Watch {
     }
 
     fn look_who(&mut self, processes: &Processes, looper: &mut EventLoop) -> io::Result<(Step, Option<Act>)> {
-        if self.lost >= MOST_LOST {
-            self.lost = 0;
-            let before = processes.all()?;
-            processes.freeze(&before);
-            self.stopped = Some(before);
-        }
         self.changed = self.alive.look(processes)?;
         self.pids = self.alive.pids();
         if self.pids.is_empty() && self.alive.has_lost {
-            self.lost += 1;
             return Ok(self.over(SAMPLE_SECONDS, None));
         }
         if self.pids.is_empty() {
@@ -318,18 +290,12 @@ impl Watch {
     fn look_roughly(&mut self, processes: &Processes, looper: &EventLoop) -> (Step, Option<Act>) {
         let end = (self.at + PROCESSES_A_TURN).min(self.pids.len());
         for pid in &self.pids[self.at..end] {
-            let bytes = memory::rough_bytes(processes, *pid, self.swap);
-            self.rising += bytes;
-            if bytes == 0 {
-                self.dead.insert(*pid);
-            }
+            self.rising += memory::rough_bytes(processes, *pid, self.swap);
         }
         self.at = end;
         if end < self.pids.len() {
             return (Step::Again, None);
         }
-        let has_lost = self.takes_dead() || self.alive.has_lost;
-        self.lost = if has_lost && self.stopped.is_none() { self.lost + 1 } else { 0 };
         let limit = self.memory.unwrap_or(u64::MAX);
         let grown = self.rising.saturating_sub(self.rough);
         self.rough = self.rising;
@@ -353,37 +319,19 @@ impl Watch {
         self.over(SAMPLE_SECONDS, None)
     }
 
-    /// Whether anybody who has been found dead was not so at the last look.
-    fn takes_dead(&mut self) -> bool {
-        let dead = std::mem::take(&mut self.dead);
-        let is_any_new = !dead.is_subset(&self.dead_before);
-        self.dead_before = dead;
-        is_any_new
-    }
-
     fn look_exactly(&mut self, processes: &Processes, looper: &EventLoop) -> (Step, Option<Act>) {
         if let Some(pid) = self.pids.get(self.at) {
             let nameless = self.nameless.get(pid).copied().unwrap_or(0);
             let kernel = self.kernel.bytes.get(pid).copied().unwrap_or(0);
-            if self.shares.add(processes, *pid, nameless, kernel) == 0 {
-                self.dead.insert(*pid);
-            }
+            self.shares.add(processes, *pid, nameless, kernel);
             self.at += 1;
             return (Step::Again, None);
         }
-        let dead = std::mem::take(&mut self.dead);
-        let has_lost = self.stopped.is_none() && !dead.is_subset(&self.dead_before);
         let limit = self.memory.unwrap_or(u64::MAX);
         let used = self.shares.total(self.stored) + self.sockets.bytes;
         let now = looper.now();
         self.exact = Some((now + REST * (now - self.began), self.rough, used));
         match self.shares.largest().filter(|_| used > limit) {
-            None if has_lost => {
-                // Who has gone since the rough measure may have had what is missing.
-                self.exact = None;
-                self.lost = MOST_LOST;
-                self.over(SHORTEST_SECONDS, None)
-            }
             None => self.over(SAMPLE_SECONDS, None),
             Some(tag) => {
                 self.exact = None;

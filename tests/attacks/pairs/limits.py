@@ -14,7 +14,6 @@ from unittest import mock
 import aviato
 from aviato.server.backends.local.plan import Step
 from aviato.wire.frames import FrameType
-from tests.attacks.hopper import compile_hopper, without_gcc
 from tests.attacks.pairs.kernel import FAMILIES
 from tests.attacks.programs import PRELUDE
 from tests.attacks.registry import Area, Arena, Patch, Steps
@@ -468,37 +467,6 @@ for _name, _source in HELD_BY_THE_KERNEL.items():
     @area.attack(f"memory bomb of {_name}", KERNEL)
     async def kernel_memory(arena: Arena, source: str = _source) -> bool:
         return await takes_memory(arena, 40 * MIB if "pipe" in source else 80 * MIB, source)
-
-
-SEEN = area.defence(
-    "who has always gone is looked at while the sandbox stands still",
-    patches=(
-        Patch(LIMITS, "if self.lost >= MOST_LOST {", "if self.lost == u32::MAX {"),
-        Patch(LIMITS, "if self.pids.is_empty() && self.alive.has_lost {", "if self.pids.len() > 1_000_000 {"),
-    ),
-)
-
-
-@area.attack("memory bomb of who has gone whenever one looks", SEEN, impossible=without_gcc)
-async def never_there(arena: Arena) -> bool:
-    """Twice as much as allowed."""
-
-    async def grows() -> bool:
-        async with arena.box(limits={"memory": 200 * MIB}) as box:
-            await compile_hopper(box)
-            await box.run("/tmp/hopper", "102400")
-            now, lives = 0, -1
-            while lives < now < 102400 or lives < 0:
-                lives = now
-                await asyncio.sleep(0.3)
-                now = int(await box.get("/tmp/lives") or 0)
-            return now >= 102400
-
-    with mock.patch.object(arena.backend, "_facts", replace(arena.backend._facts, groups=())):
-        for _ in range(10 if arena.off else 2):
-            if await grows():
-                return True
-    return False
 
 
 NODES = area.defence(
