@@ -70,11 +70,11 @@ def test_one_that_the_cluster_does_not_know(make_kubernetes: Callable[..., Any],
 def test_one_that_no_node_has(make_kubernetes: Callable[..., Any]) -> None:
     """A sandbox of it waits, and says why in the node's words; its start is given up in time."""
     with runtime_class("aviato-no-such-handler") as name:
-        make_kubernetes(kubernetes_runtime_class=name, kubernetes_start=75)
+        make_kubernetes(kubernetes_runtime_class=name, kubernetes_start=60)
         with aviato.Session() as session:
             sandbox = session.sandbox()
             sandbox.start().result()
-            wait_until(lambda: sandbox.get_status() == "pending" and "aviato-no-such-handler" in str(sandbox.status_reason), 74)
-            with pytest.raises(aviato.SandboxFailedError, match=r"longer than 75 s.*aviato-no-such-handler") as caught:
+            wait_until(lambda: sandbox.get_status() == "pending" and "aviato-no-such-handler" in str(sandbox.status_reason), 59)
+            with pytest.raises(aviato.SandboxFailedError, match=r"longer than 60 s.*aviato-no-such-handler") as caught:
                 sandbox.exec(["true"]).result()
             assert caught.value.is_infrastructure
