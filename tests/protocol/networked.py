@@ -8,6 +8,7 @@ import secrets
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -104,6 +105,10 @@ class Place:
     def connect_network(self) -> None:
         """To the machine's, where it has one of its own: as a pod is another machine to its servers."""
         name, ours, theirs = f"aviato{self.port}", "198.19.77.1", "198.19.77.2"
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while os.path.samefile(f"/proc/{self.number()}/ns/net", "/proc/self/ns/net"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         inside = ["nsenter", f"--net=/proc/{self.number()}/ns/net", "ip"]
         for line in (
             ["ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(self.number())],
