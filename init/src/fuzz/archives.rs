@@ -1,7 +1,7 @@
 //! Archives: read, written again, and unpacked beside what they must not reach, as trees and as layers of images.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
+use std::fs::{self, Metadata, Permissions};
 use std::os::unix::fs::{symlink, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::io::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -226,9 +226,8 @@ fn check_layer(directory: &Path) {
         }
         let found = fs::symlink_metadata(&path).unwrap();
         let kind = found.file_type();
-        let is_whiteout = kind.is_char_device() && found.rdev() == 0;
         let is_plain = kind.is_file() || kind.is_dir() || kind.is_symlink() || kind.is_fifo();
-        assert!(is_plain || is_whiteout, "{}", path.display());
+        assert!(is_plain || is_whiteout(&found), "{}", path.display());
         assert!(!path.file_name().unwrap().to_string_lossy().starts_with(".wh."), "{}", path.display());
         if kind.is_dir() {
             check_layer(&path);
@@ -239,11 +238,23 @@ fn check_layer(directory: &Path) {
     }
 }
 
+fn is_whiteout(found: &Metadata) -> bool {
+    found.file_type().is_char_device() && found.rdev() == 0
+}
+
+fn has_whiteouts(directory: &Path) -> bool {
+    fs::read_dir(directory).unwrap().any(|entry| is_whiteout(&entry.unwrap().metadata().unwrap()))
+}
+
 fn check_attributes(path: &Path) {
     let fd = fs::File::open(path).unwrap().into();
     // Some have more than are asked for.
     for name in sys::attribute_names(&fd).unwrap_or_default().split(|byte| *byte == 0) {
-        let is_ours = name == b"user.overlay.opaque" && path.is_dir();
+        let is_ours = match name {
+            b"user.overlay.opaque" => path.is_dir(),
+            b"user.overlay.origin" => path.is_dir() && has_whiteouts(path) && sys::has_attribute(&fd, name, b""),
+            _ => false,
+        };
         assert!(is_ours || !name.starts_with(b"user.overlay."), "{} has {name:?}", path.display());
     }
 }
