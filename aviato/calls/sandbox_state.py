@@ -76,10 +76,8 @@ class SandboxState:
             if before is not None:
                 handle.accepted = handle.accepted or before.accepted
                 handle.info, handle.stopped = before.info, before.stopped
-                handle.on_running, handle.on_image = (
-                    before.on_running,
-                    before.on_image,
-                )  # Counted once.
+                # Counted once.
+                handle.on_running, handle.on_image = before.on_running, before.on_image
             self._handle, self._loop = handle, loop
             if self._gone:
                 handle.releasable = True

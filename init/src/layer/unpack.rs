@@ -38,6 +38,10 @@ struct Directory {
     has_whiteouts: bool,
 }
 
+/// One of which neither the archive nor the layers below say anything.
+const UNSAID: Directory =
+    Directory { mode: 0o755, owner: (0, 0), mtime: None, is_announced: false, is_opaque: false, has_whiteouts: false };
+
 pub struct Layer {
     places: Places,
     below: Vec<OwnedFd>,
@@ -59,14 +63,6 @@ impl Layer {
         // One that hands its group on would do so to all below it.
         sys::set_mode(&settings.into, 0o700).map_err(Trouble::os(b""))?;
         let us = (sys::effective_user(), sys::effective_group());
-        let top = Directory {
-            mode: 0o755,
-            owner: (0, 0),
-            mtime: None,
-            is_announced: false,
-            is_opaque: false,
-            has_whiteouts: false,
-        };
         Ok(Layer {
             places: Places::new(settings.into),
             below: settings.below,
@@ -74,7 +70,7 @@ impl Layer {
             limits: settings.limits,
             reader: Reader::of_layers(),
             read_bytes: 0,
-            directories: BTreeMap::from([(Vec::new(), top)]),
+            directories: BTreeMap::from([(Vec::new(), UNSAID)]),
             whiteouts: BTreeSet::new(),
             names_bytes: 0,
             file: None,
@@ -202,8 +198,7 @@ impl Layer {
         }
         let is_opaque = self.directories.get(&path).map_or(false, |known| known.is_opaque);
         let owner = (uid, gid);
-        let directory =
-            Directory { mode, owner, mtime: Some(mtime), is_announced: true, is_opaque, has_whiteouts: false };
+        let directory = Directory { mode, owner, mtime: Some(mtime), is_announced: true, is_opaque, ..UNSAID };
         self.directories.insert(path, directory);
         Ok(())
     }
@@ -329,18 +324,9 @@ impl Layer {
                 mode: found.permissions(),
                 owner: (found.uid, found.gid),
                 mtime: Some((found.modified_nanoseconds / 1_000_000_000) as i64),
-                is_announced: false,
-                is_opaque: false,
-                has_whiteouts: false,
+                ..UNSAID
             },
-            None => Directory {
-                mode: 0o755,
-                owner: (0, 0),
-                mtime: None,
-                is_announced: false,
-                is_opaque: false,
-                has_whiteouts: false,
-            },
+            None => UNSAID,
         };
         self.directories.insert(wanted.to_vec(), directory);
         Ok(())

@@ -118,13 +118,12 @@ impl Shares {
         let lender = processes.lender(pid);
         let text = processes.told(pid, "smaps_rollup").unwrap_or_default();
         let mut private = kibibytes(&text, b"\nPss_Anon:").saturating_add(kibibytes(&text, b"\nSwapPss:"));
-        let shared = kibibytes(&text, b"\nPss_Shmem:");
+        let mut shared = kibibytes(&text, b"\nPss_Shmem:");
         if private == 0 && shared == 0 {
             private = resident_bytes(processes, pid);
         }
         let status = processes.told(pid, "status").unwrap_or_default();
         private = private.saturating_add(kernel).saturating_add(kibibytes(&status, PAGE_TABLES));
-        let mut shared = shared;
         if lender.map_or(false, |lender| self.is_lent(processes, pid, lender)) {
             (private, shared) = (0, 0);
         }
