@@ -112,11 +112,12 @@ impl Input {
             let known = self.accepted.saturating_sub(write.offset).min(write.data.len() as u64) as usize;
             let fresh = &write.data[known..];
             let mut problem = None;
-            if write.offset > self.accepted {
+            // Of what is closed nobody says where it had come to: what follows a piece that was refused would be a gap.
+            if (!fresh.is_empty() || (write.eof && !self.eof)) && (self.fd.is_none() || self.eof) {
+                problem = Some(Refused::new("EXECUTION", "stdin_closed", "stdin is closed"));
+            } else if write.offset > self.accepted {
                 let message = format!("stdin: offset {} leaves a gap after {}", write.offset, self.accepted);
                 problem = Some(Refused::invalid(message));
-            } else if (!fresh.is_empty() || (write.eof && !self.eof)) && (self.fd.is_none() || self.eof) {
-                problem = Some(Refused::new("EXECUTION", "stdin_closed", "stdin is closed"));
             } else if !fresh.is_empty() && self.pending() > 0 && self.pending() + fresh.len() > MOST_BYTES {
                 return answers;
             } else {
@@ -252,5 +253,7 @@ mod tests {
             sent += PIECE_BYTES as u64;
         }
         assert_eq!(refusals(&input.close(&mut looper)), [Some("stdin_closed")]);
+        assert_eq!(refusals(&input.write(2 * sent, vec![1], false, None, &mut looper)), [Some("stdin_closed")]);
+        assert_eq!(refusals(&input.write(2 * sent, Vec::new(), true, None, &mut looper)), [Some("stdin_closed")]);
     }
 }

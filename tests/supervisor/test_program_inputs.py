@@ -12,6 +12,8 @@ from dataclasses import replace
 
 import pytest
 
+from aviato.exceptions import SandboxExecutionError
+from aviato.wire.frames import FrameType
 from tests.supervisor.test_programs import MIB, make, printed, program, python, run
 
 pytestmark = pytest.mark.anyio
@@ -188,3 +190,16 @@ async def test_a_share_that_nobody_can_keep_ends_the_command_with_the_reason(box
     result, found = await run(box, make(boxes, program("cat", given=b"little"), program("cat", given=b"x" * 2000)))
     assert (result.returncode, len(found), printed(found[0])[0]) == (126, 1, b"little")
     assert "no room for the 2000 bytes of its input: File too large" in result.stderr
+
+
+@pytest.mark.parametrize("piece", [b"last", b""], ids=["a piece", "the end"])
+async def test_what_comes_after_the_last_program_finds_it_closed(box, boxes, piece):
+    """Wherever it begins: that a program ended early is no mistake of who sends."""
+    spec, _ = split(boxes, program("false", given=b"first", required=True), program("cat", given=b"second and last"))
+    subscription = box.link.subscribe(spec, spec.exec_id)
+    await box.link.write_stdin(spec.exec_id, b"first", 0, False)
+    while not any(frame.type == FrameType.EXIT for frame in subscription.drain()):
+        await asyncio.wait_for(subscription.wait(), 30)
+    with pytest.raises(SandboxExecutionError) as caught:
+        await box.link.write_stdin(spec.exec_id, piece, 12, True)
+    assert caught.value.reason == "stdin_closed"
