@@ -108,11 +108,15 @@ async def test_while_nobody_is_connected_commands_run_on(box):
 
 
 async def test_a_main_command_that_ended_meanwhile_waits_for_the_next_server(box):
-    exec_id, _ = box.start("sh", "-c", "sleep 0.1; echo out; exit 6", main=True)
+    exec_id, _ = box.start("sh", "-c", "sleep 0.5; echo out; exit 6", main=True)
     await box.link.ping()
     box.link.detach()
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.8)
     box.link = await box.backend.reconnect(box.id)
+    while box.link.hello["execs"][exec_id]["state"] != "ended":
+        box.link.detach()
+        await asyncio.sleep(0.8)
+        box.link = await box.backend.reconnect(box.id)
     assert box.link.hello["execs"][exec_id] == {"state": "ended", "stdout": 4, "stderr": 0, "main": True}
     result = await box.finish(exec_id, box.link.subscribe(None, exec_id))
     assert (result.returncode, result.stdout) == (6, "out\n")

@@ -53,12 +53,12 @@ async def test_with_its_main_command(process_1: Process1) -> None:
 
 async def test_a_main_command_s_end_waits_for_the_next_server(process_1: Process1) -> None:
     peer = process_1.peer
-    spec = peer.spec("sh", "-c", "read line; echo out; exit 7", main=True, stdin=True)
+    spec = peer.spec("sh", "-c", "read line; sleep 1; echo out; exit 7", main=True, stdin=True)
     channel = await peer.start(spec)
     assert [(await peer.next(channel)).type for _ in range(2)] == [FrameType.ACCEPTED, FrameType.STARTED]
     await peer.begin("stdin", b"go\n", exec_id=spec.exec_id, offset=0, eof=True)
     peer.close()
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(2)
     other = await process_1.connect()
     seen = await other.finish(await other.start(None, spec.exec_id))
     assert (seen.stdout, seen.result["returncode"]) == ("out\n", 7)
