@@ -53,9 +53,10 @@ def store(tmp_path):
 
 @pytest.fixture
 def place(tmp_path):
-    """Of a sandbox."""
-    (tmp_path / "place").mkdir()
-    return tmp_path / "place"
+    """Of sandbox-1."""
+    made = tmp_path / "sandboxes" / "sandbox-1"
+    made.mkdir(parents=True)
+    return made
 
 
 @pytest.fixture
@@ -199,8 +200,8 @@ def _failing_for(name):
 
 async def test_an_image_in_use_stays(store, layout, place):
     a = await store.pull(layout("a"))
-    store.use(a.image_id, "sandbox-1", str(place))
-    store.use(a.image_id, "sandbox-1", str(place))
+    store.use(a.image_id, "sandbox-1", str(place.parent))
+    store.use(a.image_id, "sandbox-1", str(place.parent))
     with pytest.raises(SandboxImageError, match="sandbox-1") as caught:
         await store.remove(layout("a"))
     assert caught.value.reason == "image_in_use"
@@ -215,7 +216,7 @@ async def test_an_image_in_use_stays(store, layout, place):
 async def test_a_use_counts_before_its_place(store, layout, place, monkeypatch):
     a = await store.pull(layout("a"))
     place.rmdir()
-    store.use(a.image_id, "sandbox-1", str(place))
+    store.use(a.image_id, "sandbox-1", str(place.parent))
     with pytest.raises(SandboxImageError, match="in use"):
         await store.remove(a.image_id)
     monkeypatch.setattr(image_uses, "BEGINNING_SECONDS", 0)
@@ -225,7 +226,7 @@ async def test_a_use_counts_before_its_place(store, layout, place, monkeypatch):
 async def test_a_use_ends_with_its_place(store, layout, place, monkeypatch):
     monkeypatch.setattr(image_uses, "BEGINNING_SECONDS", 0)
     a = await store.pull(layout("a"))
-    store.use(a.image_id, "sandbox-1", str(place))
+    store.use(a.image_id, "sandbox-1", str(place.parent))
     place.rmdir()
     assert await store.remove(a.image_id) == [layout("a")]
     assert is_empty(store)
@@ -266,24 +267,24 @@ async def test_a_removal_and_a_use_that_meet(store, layout, place, monkeypatch):
 
     def meanwhile(image_id):
         with pytest.raises(SandboxImageError) as caught:
-            store.use(a.image_id, "sandbox-2", str(place))
+            store.use(a.image_id, "sandbox-2", str(place.parent))
         assert caught.value.reason == "image_gone"
         return alive(image_id)
 
-    store.use(a.image_id, "sandbox-1", str(place))
+    store.use(a.image_id, "sandbox-1", str(place.parent))
     monkeypatch.setattr(store._uses, "alive", meanwhile)
     with pytest.raises(SandboxImageError, match="sandbox-1"):
         await store.remove(a.image_id)
     monkeypatch.undo()
     assert store.find(layout("a")) == a or store.find(layout("a")).layers == a.layers
-    store.use(a.image_id, "sandbox-2", str(place))
+    store.use(a.image_id, "sandbox-2", str(place.parent))
 
 
 @pytest.mark.parametrize("in_use", [True, False])
 async def test_a_removal_that_was_killed_between_its_steps(store, layout, place, in_use):
     a = await store.pull(layout("a"))
     if in_use:
-        store.use(a.image_id, "sandbox-1", str(place))
+        store.use(a.image_id, "sandbox-1", str(place.parent))
     store._trash.take_record(store._index.path(a.image_id))
     assert store.find(layout("a")) is None
     await store.prune()
@@ -292,7 +293,7 @@ async def test_a_removal_that_was_killed_between_its_steps(store, layout, place,
 
 async def test_what_expires_takes_no_layers_of_a_removal_that_was_killed(store, layout, place):
     a, b = [await store.pull(layout(name)) for name in "ab"]
-    store.use(a.image_id, "sandbox-1", str(place))
+    store.use(a.image_id, "sandbox-1", str(place.parent))
     recorded = RecordedSnapshot(snapshot_id="snap-a", sandbox_id="sandbox-2", image="b")
     new = NewSnapshot(
         recorded=recorded, image_id=b.image_id, names=("snap-a",), architecture="amd64", expires_after_seconds=0.0
@@ -306,7 +307,7 @@ async def test_what_expires_takes_no_layers_of_a_removal_that_was_killed(store, 
 async def test_what_prune_takes(store, layout, place):
     a, b, _ = [await store.pull(layout(name)) for name in "abc"]
     store.pin(layout("a"))
-    store.use(b.image_id, "sandbox-1", str(place))
+    store.use(b.image_id, "sandbox-1", str(place.parent))
     assert await store.prune(unused_seconds=3600) == 0
     assert await store.prune(most_bytes=10_000) == 0
     assert await store.prune() == 1000
@@ -322,7 +323,7 @@ async def test_what_prune_takes(store, layout, place):
 async def test_a_pull_makes_room(tmp_path, layout, place):
     store = ImageStore(tmp_path / "store", unpack_by_tarfile, most_bytes=2100)
     a, _ = [await store.pull(layout(name)) for name in "ab"]
-    store.use(a.image_id, "sandbox-1", str(place))
+    store.use(a.image_id, "sandbox-1", str(place.parent))
     await store.pull(layout("c"))
     assert {one.image_id for one in store.list()} == {a.image_id, store.find(layout("c")).image_id}
     small = ImageStore(tmp_path / "small", unpack_by_tarfile, most_bytes=1)

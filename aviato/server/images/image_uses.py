@@ -1,15 +1,18 @@
-"""Which sandboxes have which image: `uses/IMAGE_ID/SANDBOX_ID` is a link to a sandbox's place, and counts while that exists.
+"""Which sandboxes have which image: `uses/IMAGE_ID/SANDBOX_ID@SECONDS`, which counts while that sandbox's place exists.
 
-Each sandbox makes one, and it costs as much as all else that an image adds to a create: a short link lies in its inode.
+Each is one more name of a link to the directory of its server's places. A name costs a create next to nothing, and a file of
+its own as much as all else that an image adds to it.
 
-A place is made after its link, by another process: a link counts for a while without one.
+A place is made after its use, by another process: from its seconds on, a use counts for a while without one.
 
-A sandbox that begins writes its link, then looks whether the image is there. Who removes an image takes its record away, then
-looks at the links. So one of both sees the other, and neither waits for a lock.
+A sandbox that begins writes its use, then looks whether the image is there. Who removes an image takes its record away, then
+looks at the uses. So one of both sees the other, and neither waits for a lock.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import re
 import time
@@ -25,7 +28,7 @@ _SANDBOX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 
 
 class ImageUses:
-    """The links of one store.
+    """The uses of one store.
 
     Args:
         directory: of the store.
@@ -33,27 +36,42 @@ class ImageUses:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / "uses"
-        self._ways: dict[str, str] = {}
-        """From a directory of links to those of places."""
+        self._links = directory / "places"
+        self._link_to: dict[str, str] = {}
+        """From a directory of places to the link that is there for it."""
+        self._names: dict[tuple[str, str], str] = {}
+        """Of the uses that were added here, by image and sandbox."""
 
-    def add(self, image_id: str, sandbox_id: str, place: str) -> None:
-        """Say that a sandbox has an image, whose place is there or about to be."""
-        link, target = self._link(image_id, sandbox_id), self._way_to(place)
+    def add(self, image_id: str, sandbox_id: str, places: str) -> None:
+        """Say that a sandbox has an image, whose place, of its name, is in this directory or about to be."""
+        if not _SANDBOX.fullmatch(sandbox_id):
+            raise ValueError(f"no id of a sandbox: {sandbox_id!r}")
+        name, earlier = f"{sandbox_id}@{int(time.time())}", self._names.get((image_id, sandbox_id))
         while True:
             try:
-                os.symlink(target, link)
-                return
-            except FileNotFoundError:  # The first one, or a removal has just taken the directory away.
-                link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                os.link(self._link(places), f"{self._directory}/{image_id}/{name}", follow_symlinks=False)
             except FileExistsError:
+                pass  # Of another process, for a sandbox of this name and second.
+            except FileNotFoundError:  # The first one, or a removal has just taken one of the directories away.
+                (self._directory / image_id).mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._link_to.pop(places, None)
+                continue
+            except OSError as error:
+                if error.errno != errno.EMLINK:
+                    raise
                 with suppress(FileNotFoundError):
-                    if os.readlink(link) == target:
-                        return
-                link.unlink(missing_ok=True)
+                    os.unlink(self._link_to.pop(places))  # It has all the names that it can have.
+                continue
+            self._names[image_id, sandbox_id] = name
+            if earlier not in (None, name):
+                self._unlink(image_id, str(earlier))
+            return
 
     def drop(self, image_id: str, sandbox_id: str) -> None:
         """Say that a sandbox has it no more."""
-        self._link(image_id, sandbox_id).unlink(missing_ok=True)
+        name = self._names.pop((image_id, sandbox_id), None)
+        if name is not None:
+            self._unlink(image_id, name)
 
     def used_at(self, image_id: str) -> float | None:
         """When a sandbox last began or ended with it, in seconds since the epoch; None if none has."""
@@ -64,16 +82,16 @@ class ImageUses:
 
     def alive(self, image_id: str) -> list[str]:
         """The sandboxes that have it."""
-        return [name for name, lives in self._seen(image_id) if lives]
+        return sorted({_sandbox_of(name) for name in self._seen(image_id) if self._lives(image_id, name)})
 
     def tidy(self, image_id: str) -> None:
-        """Take links away whose sandboxes have gone; `used_at` stays."""
+        """Take uses away whose sandboxes have gone; `used_at` stays."""
         directory = self._directory / image_id
         with suppress(FileNotFoundError):
             before = os.stat(directory)
-            dead = [name for name, lives in self._seen(image_id) if not lives]
+            dead = [name for name in self._seen(image_id) if not self._lives(image_id, name)]
             for name in dead:
-                (directory / name).unlink(missing_ok=True)
+                self._unlink(image_id, name)
             if dead:
                 os.utime(directory, ns=(before.st_atime_ns, before.st_mtime_ns))
 
@@ -83,35 +101,48 @@ class ImageUses:
         with suppress(OSError):
             os.rmdir(self._directory / image_id)
 
-    def _seen(self, image_id: str) -> list[tuple[str, bool]]:
+    def _seen(self, image_id: str) -> list[str]:
         try:
-            names = sorted(os.listdir(self._directory / image_id))
+            return os.listdir(self._directory / image_id)
         except FileNotFoundError:
             return []
-        return [(name, _lives(self._directory / image_id / name)) for name in names]
 
-    def _way_to(self, place: str) -> str:
-        above, name = os.path.split(place)
-        way = self._ways.get(above)
-        if way is None:
-            relative = os.path.relpath(os.path.realpath(above), os.path.realpath(self._directory / "image"))
-            way = self._ways[above] = min(relative, above, key=len)
-        return f"{way}/{name}"
+    def _unlink(self, image_id: str, name: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(f"{self._directory}/{image_id}/{name}")
 
-    def _link(self, image_id: str, sandbox_id: str) -> Path:
-        if not _SANDBOX.fullmatch(sandbox_id):
-            raise ValueError(f"no id of a sandbox: {sandbox_id!r}")
-        return self._directory / image_id / sandbox_id
-
-
-def _lives(link: Path) -> bool:
-    try:
-        os.stat(link)
-    except (FileNotFoundError, NotADirectoryError):
+    def _lives(self, image_id: str, name: str) -> bool:
+        use = f"{self._directory}/{image_id}/{name}"
+        sandbox_id, _, seconds = name.partition("@")
         try:
-            return time.time() - os.lstat(link).st_mtime < BEGINNING_SECONDS
-        except FileNotFoundError:
-            return False
-    except OSError:
-        return True  # It cannot be seen, so nobody may say that it has gone.
-    return True
+            # One of an earlier version, without seconds, is a link to the place itself.
+            os.stat(f"{use}/{sandbox_id}" if seconds else use)
+        except (FileNotFoundError, NotADirectoryError):
+            try:
+                return time.time() - (float(seconds) if seconds else os.lstat(use).st_mtime) < BEGINNING_SECONDS
+            except (FileNotFoundError, ValueError):
+                return False
+        except OSError:
+            return True  # It cannot be seen, so nobody may say that it has gone.
+        return True
+
+    def _link(self, places: str) -> str:
+        """The link whose names uses are. It leads there from a directory of uses."""
+        found = self._link_to.get(places)
+        if found is None:
+            from_uses = os.path.join(os.path.realpath(self._directory), "image")
+            relative = os.path.relpath(os.path.realpath(places), from_uses)
+            found = f"{self._links}/{hashlib.sha256(relative.encode()).hexdigest()[:32]}"
+            self._links.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name in os.listdir(self._links):
+                with suppress(OSError):
+                    if not os.path.exists(os.path.normpath(os.path.join(from_uses, os.readlink(self._links / name)))):
+                        os.unlink(self._links / name)
+            with suppress(FileExistsError):
+                os.symlink(relative, found)
+            self._link_to[places] = found
+        return found
+
+
+def _sandbox_of(name: str) -> str:
+    return name.partition("@")[0]

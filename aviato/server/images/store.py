@@ -42,7 +42,7 @@ MOST_LAYERS = 160
 """Of one image, as many as a sandbox can lie on."""
 MOST_REMEMBERED = 1024
 """Images of which it is remembered what sandboxes are made of."""
-FOLDERS = ("layers", "blobs", "images", "uses", "trash", "pulls")
+FOLDERS = ("layers", "blobs", "images", "uses", "places", "trash", "pulls")
 
 
 class ImageStore:
@@ -325,18 +325,18 @@ class ImageStore:
         record = self._index.record(image_id)
         return 0 if record is None else len(record.layers)
 
-    def use(self, image_id: str, sandbox_id: str, place: str) -> None:
+    def use(self, image_id: str, sandbox_id: str, places: str) -> None:
         """Say that a sandbox has an image: it stays while the sandbox's place exists.
 
         Args:
             image_id: of one that was found.
             sandbox_id: whose.
-            place: a directory of the sandbox, which is there or about to be made, and goes with it.
+            places: the directory in which one of its name is there or about to be made, and goes with it.
 
         Raises:
             SandboxImageError: the image has been removed meanwhile (`image_gone`); pull it again.
         """
-        self._uses.add(image_id, sandbox_id, place)
+        self._uses.add(image_id, sandbox_id, places)
         if self._index.record(image_id) is None:
             self._uses.drop(image_id, sandbox_id)
             raise image_error("image_gone", f"the image {image_id} has just been removed; pull it again")

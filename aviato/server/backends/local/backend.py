@@ -342,12 +342,12 @@ class LocalBackend(PlannedBackend):
 
     async def _holding_image(self, spec: SandboxSpec) -> SandboxSpec:
         """The same, once its image is one that nobody removes as long as the sandbox has its place."""
-        image, place = spec.image, self._directories.path(spec.sandbox_id)
+        image, places = spec.image, str(self._directories.sandboxes)
         for _ in range(IMAGE_TRIES):
             image = await self.fetch_image(image)
             assert self._images.store is not None and image.image_id is not None
             try:
-                self._images.store.use(image.image_id, spec.sandbox_id, place)  # As quick as what is put on record of it.
+                self._images.store.use(image.image_id, spec.sandbox_id, places)
                 if image.lacks_start and self._layered:
                     image = await self._starts.over(image, self._images.store)
                 return spec if image is spec.image else replace(spec, image=image)
