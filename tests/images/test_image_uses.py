@@ -81,19 +81,24 @@ def test_one_of_an_earlier_version_counts(tmp_path: Path, places: Path) -> None:
     assert sorted(os.listdir(directory)) == ["sb-begins", "sb-there"]
 
 
-def test_a_link_that_has_all_its_names_has_a_successor(tmp_path: Path, places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("most", "number"), [(0, errno.EPERM), (3, errno.EMLINK)], ids=["no disk for names", "too many names"])
+def test_where_there_is_no_other_name_it_is_a_link(
+    tmp_path: Path, places: Path, monkeypatch: pytest.MonkeyPatch, most: int, number: int
+) -> None:
     uses = ImageUses(tmp_path / "store")
     linking = os.link
 
     def limited(link: str, name: str, *, follow_symlinks: bool) -> None:
-        if os.lstat(link).st_nlink > 3:
-            raise OSError(errno.EMLINK, os.strerror(errno.EMLINK), link)
+        if os.lstat(link).st_nlink > most:
+            raise OSError(number, os.strerror(number), link)
         linking(link, name, follow_symlinks=follow_symlinks)
 
     monkeypatch.setattr(os, "link", limited)
-    names = [f"sb-{number}" for number in range(10)]
-    for name in names:
+    names = [f"sb-{number}" for number in range(6)]
+    for name in (*names, names[0]):
         uses.add("image", name, str(places))
+        (places / name).mkdir(exist_ok=True)
+    begun_before(uses, tmp_path, BEGINNING_SECONDS + 1)
     assert uses.alive("image") == names
 
 

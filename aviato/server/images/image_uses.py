@@ -11,7 +11,6 @@ looks at the uses. So one of both sees the other, and neither waits for a lock.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
@@ -49,18 +48,10 @@ class ImageUses:
         name, earlier = f"{sandbox_id}@{int(time.time())}", self._names.get((image_id, sandbox_id))
         while True:
             try:
-                os.link(self._link(places), f"{self._directory}/{image_id}/{name}", follow_symlinks=False)
-            except FileExistsError:
-                pass  # Of another process, for a sandbox of this name and second.
-            except FileNotFoundError:  # The first one, or a removal has just taken one of the directories away.
+                _name(self._link(places), f"{self._directory}/{image_id}/{name}")
+            except FileNotFoundError:  # The first one, or somebody has just taken away what was there.
                 (self._directory / image_id).mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._link_to.pop(places, None)
-                continue
-            except OSError as error:
-                if error.errno != errno.EMLINK:
-                    raise
-                with suppress(FileNotFoundError):
-                    os.unlink(self._link_to.pop(places))  # It has all the names that it can have.
                 continue
             self._names[image_id, sandbox_id] = name
             if earlier not in (None, name):
@@ -142,6 +133,17 @@ class ImageUses:
                 os.symlink(relative, found)
             self._link_to[places] = found
         return found
+
+
+def _name(link: str, use: str) -> None:
+    """One more name of a link; a link of its own where the disk knows no such names, or it has all that it can have."""
+    try:
+        os.link(link, use, follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        with suppress(FileExistsError):
+            os.symlink(os.readlink(link), use)
 
 
 def _sandbox_of(name: str) -> str:

@@ -335,10 +335,15 @@ class LocalBackend(PlannedBackend):
             raise SandboxImageError(message, reason="no_layers")
         if spec.image.is_stored:
             spec = await self._holding_image(spec)
-        if spec.packages is None:
-            return await self._create_somewhere(spec)
-        async with self._packages.held(spec.packages, self._images.interpreter_at(spec.image.interpreter)) as directory:
-            return await self._create_somewhere(replace(spec, packages_at=directory))
+        try:
+            if spec.packages is None:
+                return await self._create_somewhere(spec)
+            async with self._packages.held(spec.packages, self._images.interpreter_at(spec.image.interpreter)) as directory:
+                return await self._create_somewhere(replace(spec, packages_at=directory))
+        except BaseException:
+            if spec.sandbox_id not in self._held:  # Else its image goes with its place.
+                self._release_image(spec.image.image_id, spec.sandbox_id)
+            raise
 
     async def _holding_image(self, spec: SandboxSpec) -> SandboxSpec:
         """The same, once its image is one that nobody removes as long as the sandbox has its place."""
@@ -550,9 +555,12 @@ class LocalBackend(PlannedBackend):
         held = self._held.pop(sandbox_id, None)
         if held is not None:
             self._affinity.give_back(held.processors, held.cpu)
-            if held.image_id is not None and self._images.store is not None:
-                self._images.store.release(held.image_id, sandbox_id)
+            self._release_image(held.image_id, sandbox_id)
         return held
+
+    def _release_image(self, image_id: str | None, sandbox_id: str) -> None:
+        if image_id is not None and self._images.store is not None:
+            self._images.store.release(image_id, sandbox_id)
 
     async def _remove_killed(self, killed: Mapping[str, Held]) -> None:
         """Take away the places of sandboxes whose process 1 was killed; what resists stays held."""
