@@ -415,6 +415,7 @@ impl Command {
         if let Some(mut programs) = self.programs.take() {
             (status, usage) = (programs.series.status, programs.series.usage);
             answers.extend(programs.close_input());
+            self.input.accepted = programs.accepted();
             programs.close(self, looper);
         }
         self.spec = None;

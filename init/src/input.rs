@@ -31,7 +31,8 @@ struct Write {
 }
 
 pub struct Input {
-    accepted: u64,
+    /// How far into the stream it has come.
+    pub accepted: u64,
     fd: Option<OwnedFd>,
     token: Token,
     buffer: Vec<u8>,

@@ -323,6 +323,11 @@ impl Programs {
         self.shares.close()
     }
 
+    /// How many bytes of input were taken.
+    pub fn accepted(&self) -> u64 {
+        self.shares.accepted
+    }
+
     /// Starts the clock of all of it. It stands still while a case waits for what comes from outside.
     pub fn limit(&mut self, seconds: Option<f64>, command: &mut Command, looper: &mut EventLoop) {
         match seconds {

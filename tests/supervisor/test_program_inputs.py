@@ -203,3 +203,4 @@ async def test_what_comes_after_the_last_program_finds_it_closed(box, boxes, pie
     with pytest.raises(SandboxExecutionError) as caught:
         await box.link.write_stdin(spec.exec_id, piece, 12, True)
     assert caught.value.reason == "stdin_closed"
+    await box.link.write_stdin(spec.exec_id, b"first", 0, False)  # What had been taken may come again.
