@@ -135,8 +135,9 @@ ROWS = [
     ),
     Row(
         "ps, top and pgrep",
-        "sleep 77 & ps -o comm= -p $!; pgrep -x sleep -P $$ | wc -l; top -b -n 1 | head -1 | cut -c1-3; kill $!",
-        "sleep\\s+1\\s+top",
+        "sleep 77 & until pgrep -x sleep -P $$; do :; done | wc -l; ps -o comm= -p $!;"
+        " top -b -n 1 | head -1 | cut -c1-3; kill $!",
+        "1\\s+sleep\\s+top",
         ("ps", "pgrep", "top"),
         bare=True,
     ),
