@@ -188,6 +188,25 @@ async def test_cancelled_before_it_began_it_leaves_no_sandbox(server):
     await gone(server, sandbox_id)
 
 
+async def test_a_cancel_during_which_its_sandbox_ends_is_done(server, monkeypatch):
+    """As where its end has come to whoever runs it first, who has no use for the sandbox any more."""
+    body = request_of(server, "sleep", "60")
+    sandbox_id, exec_id = body["sandbox"]["sandbox_id"], body["command"]["exec_id"]
+    cancel = Process1Link.cancel
+
+    async def late(link, exec_id):
+        await server.service.sandboxes.stop(sandbox_id, 0)
+        await cancel(link, exec_id)
+
+    monkeypatch.setattr(Process1Link, "cancel", late)
+    task = asyncio.create_task(run(server, body, expect=None))
+    while not (found := server.service.registry.live.get(sandbox_id)) or not found.ready.is_set():
+        await asyncio.sleep(0.005)
+    await server.call("POST", f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}/cancel", expect=204)
+    await task
+    await gone(server, sandbox_id)
+
+
 async def test_what_it_writes_down_is_whole_at_the_end(server):
     body = request_of(server, "true")
     sandbox_id = body["sandbox"]["sandbox_id"]

@@ -17,7 +17,7 @@ from aviato.server.service.live_sandbox import ended_sandbox
 from aviato.server.service.output.feed import ExecFeed
 from aviato.server.service.output.retained_reader import RetainedReader
 from aviato.server.service.registry import error_of_gone, running
-from aviato.server.states import error_of_reset
+from aviato.server.states import State, error_of_reset
 from aviato.wire.errors import ExecNotFoundError, RequestConflictError
 from aviato.wire.execution import Acknowledgements, ExecAck, ExecExit
 from aviato.wire.frames import FrameType, StreamId
@@ -206,7 +206,12 @@ class Execs:
                 if feed.state is state:
                     feed.fail_cancelled()
             return
-        await self._on_link(sandbox_id, exec_id, lambda link: link.cancel(exec_id))
+        try:
+            await self._on_link(sandbox_id, exec_id, lambda link: link.cancel(exec_id))
+        except SandboxError:
+            if sandbox.state < State.ENDED:
+                raise
+            return  # One that was made for this command ends with it, and whatever ran is dead.
         if state.feed is None and state.recorded is None:
             self._discard(sandbox, state)
 
