@@ -37,6 +37,8 @@ READY = 20
 """Sandboxes in the pool."""
 SETTLED_SECONDS, MOST_SETTLING_SECONDS = 5.0, 60.0
 """Longer than a server keeps the places of ended sandboxes for others."""
+RESOURCES = {"disk": "4Gi"}
+"""Of what is forked, so of its children too."""
 FORKED = 10
 """Rounds of small things for one of forks and of snapshots that take long."""
 
@@ -51,7 +53,7 @@ class Tree:
 
     def written(self, session: aviato.Session) -> aviato.Sandbox:
         """A sandbox with it, in its directory `tree`."""
-        sandbox = session.sandbox(resources={"disk": "4Gi"})
+        sandbox = session.sandbox(resources=RESOURCES)
         line = f"mkdir tree; for n in $(seq {self.files}); do head -c {self.bytes_each} /dev/urandom >tree/$n; done"
         sandbox.exec(["sh", "-c", line], check=True).result()
         return sandbox
@@ -151,6 +153,7 @@ def measure_forks(session: aviato.Session, tree: Tree, rounds: int, children: in
 
         def first() -> float:
             stopped(parents)
+            sweep(session)  # While the next tree is written, what the last one left is taken away.
             parents[:] = [tree.written(session)]
             wake(session)
             return once_more()
@@ -161,7 +164,7 @@ def measure_forks(session: aviato.Session, tree: Tree, rounds: int, children: in
         def created() -> float:
             with tree.written(session):
                 wake(session)
-                return undone(lambda: running([session.sandbox() for _ in range(children)]), stopped)()
+                return undone(lambda: running([session.sandbox(resources=RESOURCES) for _ in range(children)]), stopped)()
 
         stack.callback(stopped, parents)
         cases = [

@@ -169,7 +169,8 @@ async def test_memory_that_a_child_has_beside_one_that_borrows_counts(kept, make
         made = await box.run("gcc", "-w", "-x", "c", "-", "-o", "/tmp/lent", stdin=LENT.encode())
         assert made.returncode == 0, made.stderr
         result = await box.run("/tmp/lent")
-        assert (result.stdout, result.exit["oom_killed"]) == ("", True)
+        # Where the one that borrows is killed first, who has lent may still say its word.
+        assert result.exit["oom_killed"] and (result.returncode == 137 or result.stdout == "whole")
 
 
 async def test_what_a_command_left_behind_is_killed_too(kept, make_box):

@@ -309,7 +309,8 @@ class LocalBackend(PlannedBackend):
     def check(self, spec: SandboxSpec) -> None:
         """See `Backend`."""
         if spec.requests or spec.limits:
-            problem = too_much(spec.requests, spec.limits, room(self._facts, str(self._directories.sandboxes)))
+            there = room(self._facts, str(self._directories.sandboxes), {*spec.requests, *spec.limits})
+            problem = too_much(spec.requests, spec.limits, there)
             if problem is not None:
                 raise AviatoValidationError(f"resources: {problem}", field_violations={"resources": problem})
         if not spec.mounted_files or not spec.image.is_host:

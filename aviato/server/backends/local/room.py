@@ -8,30 +8,29 @@ from typing import TYPE_CHECKING
 from aviato.values.quantities import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from aviato.server.backends.local.plan import HostFacts
 
 _COUNTS = ("/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max")
 
 
-def room(facts: HostFacts, directory: str) -> dict[str, float]:
-    """How much there is of each resource, by name; one that has no bound is not there.
+def room(facts: HostFacts, directory: str, names: Collection[str]) -> dict[str, float]:
+    """How much there is of each of these resources, by name; one that has no bound is not there.
 
     Args:
         facts: of the machine.
         directory: where sandboxes are.
+        names: of the resources.
     """
-    disk = os.statvfs(directory)
-    found = {
-        "memory": facts.memory_bytes,
-        "shm": facts.memory_bytes,
-        "cpu": facts.processors,
-        "processes": min((number for number in map(_number, _COUNTS) if number), default=0),
-        "disk": disk.f_blocks * disk.f_frsize,
-        "inodes": disk.f_files,  # None on file systems that make them as they are needed.
-    }
-    return {name: amount for name, amount in found.items() if amount}
+    found: dict[str, float] = {"memory": facts.memory_bytes, "shm": facts.memory_bytes, "cpu": facts.processors}
+    if "processes" in names:
+        found["processes"] = min((number for number in map(_number, _COUNTS) if number), default=0)
+    if "disk" in names or "inodes" in names:
+        disk = os.statvfs(directory)
+        found["disk"] = disk.f_blocks * disk.f_frsize
+        found["inodes"] = disk.f_files  # None on file systems that make them as they are needed.
+    return {name: found[name] for name in names if found.get(name)}
 
 
 def too_much(requests: Mapping[str, float], limits: Mapping[str, float], there: Mapping[str, float]) -> str | None:
