@@ -113,7 +113,7 @@ impl Input {
             let known = self.accepted.saturating_sub(write.offset).min(write.data.len() as u64) as usize;
             let fresh = &write.data[known..];
             let mut problem = None;
-            // Of what is closed nobody says where it had come to: what follows a piece that was refused would be a gap.
+            // Before gaps: what follows a piece that was refused as this one is leaves one, which is no mistake.
             if (!fresh.is_empty() || (write.eof && !self.eof)) && (self.fd.is_none() || self.eof) {
                 problem = Some(Refused::new("EXECUTION", "stdin_closed", "stdin is closed"));
             } else if write.offset > self.accepted {

@@ -191,12 +191,12 @@ impl Shares {
             let fresh = data[known..].to_vec();
             let size = fresh.len() as u64;
             let mut problem = None;
-            if size > 0 && (self.closed || self.accepted + size > self.total) {
-                let message = "stdin is longer than what its programs read";
-                problem = Some(Refused::new("EXECUTION", "stdin_closed", message));
-            } else if *offset > self.accepted {
+            if *offset > self.accepted && !self.closed {
                 let message = format!("stdin: offset {offset} leaves a gap after {}", self.accepted);
                 problem = Some(Refused::invalid(message));
+            } else if size > 0 && (self.closed || self.accepted + size > self.total) {
+                let message = "stdin is longer than what its programs read";
+                problem = Some(Refused::new("EXECUTION", "stdin_closed", message));
             } else if size > 0
                 && self.missing == 0
                 && !self.ahead.is_empty()

@@ -54,8 +54,8 @@ class ImageUses:
                 self._link_to.pop(places, None)
                 continue
             self._names[image_id, sandbox_id] = name
-            if earlier not in (None, name):
-                self._unlink(image_id, str(earlier))
+            if earlier is not None and earlier != name:
+                self._unlink(image_id, earlier)
             return
 
     def drop(self, image_id: str, sandbox_id: str) -> None:

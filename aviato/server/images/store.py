@@ -42,7 +42,7 @@ MOST_LAYERS = 160
 """Of one image, as many as a sandbox can lie on."""
 MOST_REMEMBERED = 1024
 """Images of which it is remembered what sandboxes are made of."""
-FOLDERS = ("layers", "blobs", "images", "uses", "places", "trash", "pulls")
+FOLDERS = ("layers", "blobs", "images", "uses", "trash", "pulls")
 
 
 class ImageStore:

@@ -83,10 +83,16 @@ def test_one_that_no_node_has(make_kubernetes: Callable[..., Any]) -> None:
             sandbox.stop().result()
 
 
+@pytest.mark.timeout(360)
 def test_a_start_that_takes_too_long_is_given_up(make_kubernetes: Callable[..., Any]) -> None:
+    """In the node's words, if these had come by then."""
     with runtime_class("aviato-no-such-handler") as name:
-        make_kubernetes(kubernetes_runtime_class=name, kubernetes_start=10)
+        make_kubernetes(kubernetes_runtime_class=name, kubernetes_start=30)
         with aviato.Session() as session:
-            with pytest.raises(aviato.SandboxFailedError, match="longer than 10 s") as caught:
-                session.sandbox().exec(["true"]).result()
-            assert caught.value.is_infrastructure
+            for _ in range(8):
+                with pytest.raises(aviato.SandboxFailedError, match="longer than 30 s") as caught:
+                    session.sandbox().exec(["true"]).result()
+                assert caught.value.is_infrastructure
+                if "aviato-no-such-handler" in str(caught.value):
+                    break
+            assert "aviato-no-such-handler" in str(caught.value)
