@@ -12,7 +12,8 @@ use crate::sys::{self, AT_FDCWD, O_DIRECTORY, O_RDONLY};
 
 /// More processes than these make the first scan one of a sandbox that stands still.
 const FEW: usize = 16;
-/// With more than these nobody asks who was stopped before: asking would take longer than a hostile tree should be given.
+/// With more than these nobody asks who was stopped before: asking would take longer than a hostile tree should be given. While hundreds
+/// want to run process 1 has few milliseconds of a second.
 const MANY: usize = 64;
 pub const PAUSE_SECONDS: f64 = 0.001;
 /// So long a tracer is given to take the death of what it traces, as debuggers do at once.
@@ -35,6 +36,14 @@ pub struct Processes {
     descent: Option<Descent>,
     standstill: RefCell<Standstill>,
     is_paused: Cell<bool>,
+    /// Whether they were more than `MANY` when somebody counted them last.
+    are_many: Cell<bool>,
+}
+
+/// Of processes, made piece by piece: of hundreds that all want to run, it takes a second of the clock to be told of each hundred.
+pub struct List {
+    pub found: Vec<i32>,
+    directory: Option<OwnedFd>,
 }
 
 /// Everybody stands still, for as long as anyone here wants it.
@@ -87,6 +96,7 @@ impl Processes {
             descent: None,
             standstill: RefCell::new(Standstill::default()),
             is_paused: Cell::new(false),
+            are_many: Cell::new(false),
         }
     }
 
@@ -261,15 +271,47 @@ impl Processes {
 
     /// Their numbers, in no order; those that are dead and not reaped yet may be among them.
     pub fn all(&self) -> io::Result<Vec<i32>> {
+        self.first(usize::MAX)
+    }
+
+    /// As `all`; where they are more than so many, only more than so many of them.
+    fn first(&self, most: usize) -> io::Result<Vec<i32>> {
+        let mut list = self.list()?;
+        while list.found.len() <= most && self.list_on(&mut list)? {}
+        Ok(list.found)
+    }
+
+    /// Begins a list of what `all` finds.
+    pub fn list(&self) -> io::Result<List> {
         if let Some(descent) = &self.descent {
             let subreapers = descent.subreapers.borrow();
-            return Ok(self.descendants().into_iter().filter(|pid| !subreapers.contains(pid)).collect());
+            let found = self.descendants().into_iter().filter(|pid| !subreapers.contains(pid)).collect();
+            return Ok(List { found, directory: None });
         }
-        let listed = sys::open_at(self.proc.as_raw_fd(), b".", O_RDONLY | O_DIRECTORY, 0)?;
+        let directory = sys::open_at(self.proc.as_raw_fd(), b".", O_RDONLY | O_DIRECTORY, 0)?;
+        Ok(List { found: Vec::new(), directory: Some(directory) })
+    }
+
+    /// Adds some more; whether there may be others.
+    pub fn list_on(&self, list: &mut List) -> io::Result<bool> {
         let mut names = Vec::new();
-        while sys::read_names(&listed, &mut names)? {}
+        let more = match &list.directory {
+            // Each takes the kernel so long that a share of the processor among hundreds is over after a few dozen.
+            Some(directory) if self.are_many.get() => sys::read_some_names(directory, &mut names, &mut [0; 512])?,
+            Some(directory) => sys::read_names(directory, &mut names)?,
+            None => false,
+        };
         let own = sys::process_id();
-        Ok(names.iter().filter_map(|(name, _)| number_of(name)).filter(|pid| *pid != own).collect())
+        list.found.extend(names.iter().filter_map(|(name, _)| number_of(name)).filter(|pid| *pid != own));
+        if list.found.len() > MANY {
+            self.are_many.set(true); // Whoever waits for the rest may wait for long.
+        }
+        Ok(more)
+    }
+
+    /// They have been counted.
+    pub fn are(&self, count: usize) {
+        self.are_many.set(count > MANY);
     }
 
     /// The number that was given out last, to a process or a thread: unchanged, nobody was born meanwhile.
@@ -596,8 +638,14 @@ impl KillTagged {
 
     pub fn step(&mut self, processes: &Processes) -> Step {
         let round = processes.newest().and_then(|newest| {
-            let before = processes.all()?;
-            let frozen = self.newcomers || (self.killed.is_empty() && before.len() > FEW);
+            let is_first = self.killed.is_empty();
+            // Of many nobody asks who they are before they stand still.
+            let before = match self.newcomers || is_first {
+                true if processes.are_many.get() => Vec::new(),
+                true => processes.first(MANY)?,
+                false => processes.all()?,
+            };
+            let frozen = self.newcomers || (is_first && (before.len() > FEW || processes.are_many.get()));
             let round = if frozen {
                 processes.kill_frozen(self.tag, &before, false)?
             } else {

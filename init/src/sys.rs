@@ -1163,9 +1163,13 @@ pub fn leave_directory() {
 
 /// The next names of an open directory, but for itself and the one above; empty at its end.
 pub fn read_names(fd: &OwnedFd, names: &mut Vec<(Vec<u8>, u8)>) -> io::Result<bool> {
+    read_some_names(fd, names, &mut [0; 4096])
+}
+
+/// As `read_names`, as many as a buffer has room for.
+pub fn read_some_names(fd: &OwnedFd, names: &mut Vec<(Vec<u8>, u8)>, buffer: &mut [u8]) -> io::Result<bool> {
     const HEAD: usize = 19; // inode u64, offset i64, length u16, kind u8
-    let mut buffer = [0_u8; 4096];
-    // SAFETY: the buffer is as long as said.
+                            // SAFETY: the buffer is as long as said.
     let count = check_size(unsafe {
         syscall(SYS_GETDENTS64, fd.as_raw_fd(), buffer.as_mut_ptr(), buffer.len() as c_uint) as isize
     })?;

@@ -60,6 +60,6 @@ def all_paths(top: str) -> dict[str, str]:
 def reached(top: str, uid: int = NOBODY) -> dict[str, list[str]]:
     """What a user can do below a directory, by path; those are left out of which he can see nothing."""
     argv = [sys.executable, "-I", "-c", REACH, str(uid)]
-    done = subprocess.run(argv, input=json.dumps(all_paths(top)), capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(argv, input=json.dumps(all_paths(top)), capture_output=True, text=True, check=True, timeout=250)
     found: dict[str, list[str]] = json.loads(done.stdout)
     return found

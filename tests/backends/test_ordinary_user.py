@@ -35,7 +35,6 @@ def interpreter(who):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="this run is an ordinary user's")
 @pytest.mark.skipif(user() is None or shutil.which("runuser") is None, reason="no ordinary user to run as")
-@pytest.mark.timeout(300)
 @pytest.mark.slow
 def test_as_an_ordinary_user(tmp_path):
     who = user()

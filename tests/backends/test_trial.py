@@ -48,7 +48,7 @@ def scratch():
 
 def tried(scratch, before, *flags):
     argv = [*before, binary.found(), "probe", "--scratch", str(scratch), *flags]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=250, check=True)
     return json.loads(done.stdout)
 
 

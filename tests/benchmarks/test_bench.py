@@ -26,8 +26,6 @@ from tests.conftest import start_server
 
 Measured = Callable[..., tuple[dict[str, Any], str]]
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def test_episodes_say_ratios_to_the_plain_one(measured: Measured) -> None:
     found, said = measured("episodes", "--rounds", "2")
@@ -188,7 +186,6 @@ def test_the_processor_time_of_floors_is_not_that_of_others(monkeypatch: pytest.
 
 @pytest.mark.deep
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_one_command_prints_all_targets(checkouts: Callable[[str], Run], tmp_path: Path) -> None:
     done = checkouts("targets")("--quick", "--json", str(tmp_path), timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr

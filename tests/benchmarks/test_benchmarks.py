@@ -24,7 +24,7 @@ PROBLEMS = [
 def run(server: Any, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "AVIATO_BASE_URL": server.url, "COLUMNS": "160"}
     command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
 
 
 def test_mbpp_compares_every_verdict(server: Any, tmp_path: Path) -> None:
@@ -43,7 +43,6 @@ def test_mbpp_compares_every_verdict(server: Any, tmp_path: Path) -> None:
 
 @pytest.mark.deep
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.skipif(not MBPP.exists(), reason="MBPP is not on this machine (../shared/data)")
 def test_the_first_40_problems_of_mbpp_agree_with_the_bare_run(server: Any, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
@@ -54,7 +53,6 @@ def test_the_first_40_problems_of_mbpp_agree_with_the_bare_run(server: Any, tmp_
     assert found["references"]["different"] == found["broken variants"]["different"] == []
 
 
-@pytest.mark.timeout(120)
 def test_carriers_prints_ratios_to_the_unix_socket(server: Any, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     done = run(server, "carriers.py", "--rounds", "1", "--commands", "5", "--megabytes", "2", "--json", str(result))
@@ -66,7 +64,6 @@ def test_carriers_prints_ratios_to_the_unix_socket(server: Any, tmp_path: Path) 
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(120)
 def test_overload_prints_ratios_to_the_peak_and_every_request_comes_to_an_end(server: Any, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     sizes = ("--rounds", "1", "--seconds", "0.3", "--capacity", "4", "--processes", "2")
@@ -93,7 +90,6 @@ def test_metrics_measures_what_counting_adds(server: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(120)
 @pytest.mark.skipif(shutil.which("busybox") is None, reason="no busybox to make images of")
 def test_images_cost_ratios_to_host_and_to_curl(server: Any, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
@@ -103,7 +99,7 @@ def test_images_cost_ratios_to_host_and_to_curl(server: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_prepared_measures_on_a_server_of_its_own_and_on_another(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +109,7 @@ def test_prepared_measures_on_a_server_of_its_own_and_on_another(
         result = tmp_path / "result.json"
         environment = {**os.environ, "COLUMNS": "160", **variables}
         done = subprocess.run(
-            [*command, "--json", str(result)], env=environment, capture_output=True, text=True, timeout=100, check=False
+            [*command, "--json", str(result)], env=environment, capture_output=True, text=True, timeout=280, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         figures = json.loads(result.read_text())["figures"]
@@ -122,7 +118,6 @@ def test_prepared_measures_on_a_server_of_its_own_and_on_another(
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(120)
 def test_the_filter_s_cost_is_a_ratio(server: Any, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     done = run(server, "filter.py", "--rounds", "2", "--json", str(result))

@@ -22,8 +22,6 @@ from tests.endings.conftest import until
 
 Measured = Callable[..., tuple[dict[str, Any], str]]
 
-pytestmark = pytest.mark.timeout(120)
-
 LIKE = r"""
 grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp)' /proc/1/status
 cut -d ' ' -f 4-6 /proc/self/mountinfo | sed 's|^/.*/skeletons/|/|'; sed 's/.* - //' /proc/self/mountinfo | cut -d ' ' -f 1

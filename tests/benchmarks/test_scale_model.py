@@ -26,7 +26,6 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root reads what process 1s hold")
 @pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.deep)])
-@pytest.mark.timeout(180)
 def test_a_run_takes_what_the_model_says(load: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, run = load("scale_model"), load("scale_run")
     monkeypatch.delenv("AVIATO_BASE_URL", raising=False)

@@ -10,7 +10,6 @@ import pytest
 from tests.conftest import in_interpreter
 from tests.matrices import deep
 
-pytestmark = pytest.mark.timeout(300)
 CALL = """
 try:
     print(aviato.Sandbox().exec(["echo", "hi"]).result(60).stdout)

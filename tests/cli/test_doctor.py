@@ -31,7 +31,7 @@ def state(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 def doctor(state: dict[str, str], *before: str) -> tuple[int, dict[str, Any]]:
     command = [*before, *AVIATO, "doctor", "--json"]
-    done = subprocess.run(command, env=state, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=state, capture_output=True, text=True, timeout=250, check=False)
     assert done.stdout, done.stderr
     return done.returncode, {check["name"]: check for check in json.loads(done.stdout)["checks"]}
 
@@ -53,7 +53,7 @@ def test_user_namespaces_forbidden_by_seccomp(state: dict[str, str]) -> None:
 def test_a_create_says_the_same_remedy(state: dict[str, str]) -> None:
     _, checks = doctor(state, *FORBID)
     command = [*FORBID, *AVIATO, "run", "true"]
-    done = subprocess.run(command, env=state, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=state, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 125
     assert checks["user namespaces"]["remedy"] in done.stderr
 
@@ -63,7 +63,7 @@ def test_forbidden_namespaces_are_infrastructure_and_never_a_reward(state: dict[
     code = "import aviato\ntry:\n aviato.Sandbox().exec(['true']).result()\n"
     code += "except aviato.AviatoError as error: print(type(error).__name__, error.is_infrastructure)"
     command = [*FORBID, sys.executable, "-c", code]
-    done = subprocess.run(command, env=state, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, env=state, capture_output=True, text=True, timeout=250, check=True)
     assert done.stdout == "SandboxUnavailableError True\n"
 
 
@@ -182,7 +182,7 @@ def test_what_is_said_in_bubblewrap_repairs_it(
 def test_a_state_directory_to_which_nothing_can_be_written(state: dict[str, str], command: str) -> None:
     """As in bubblewrap, with the usual `--ro-bind / /`: it is there, and the advice names another."""
     line = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", *AVIATO, *command.split()]
-    done = subprocess.run(line, env=state, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(line, env=state, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode != 0 and "Traceback" not in done.stderr
     assert f"AVIATO_STATE_DIR is '{state['AVIATO_STATE_DIR']}': " in done.stderr
     assert "Read-only file system" in done.stderr

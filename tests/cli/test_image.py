@@ -107,7 +107,7 @@ def test_a_terminal_has_a_bar(server: Any, layout: Path) -> None:
             while b"0/1 layers" not in said:
                 said += os.read(here, 65_536)
             registry.free.set()
-            out, _ = running.communicate(timeout=20)
+            out, _ = running.communicate(timeout=250)
         finally:
             running.kill()
             running.wait()

@@ -19,7 +19,6 @@ import pytest
 import aviato
 from tests.matrices import deep
 
-pytestmark = pytest.mark.timeout(300)
 """Each row is some processes one after the other."""
 AVIATO = [sys.executable, "-m", "aviato"]
 CONTENT = bytes(range(1, 251)) * 1200
@@ -136,7 +135,7 @@ def test_all_input_arrives(sandbox: aviato.Sandbox, environment: dict[str, str],
 def test_what_cannot_be_read_is_said_and_is_no_input(sandbox: aviato.Sandbox, environment: dict[str, str]) -> None:
     fd = os.open(os.devnull, os.O_WRONLY)
     command = [*AVIATO, "exec", "-i", sandbox.sandbox_id, "wc", "-c"]
-    done = subprocess.run(command, stdin=fd, capture_output=True, env=environment, timeout=100, check=False)
+    done = subprocess.run(command, stdin=fd, capture_output=True, env=environment, timeout=250, check=False)
     os.close(fd)
     assert (done.stdout, done.stderr) == (b"0\n", b"aviato: standard input cannot be read: Bad file descriptor\n")
 
@@ -238,7 +237,7 @@ def test_output_that_nobody_can_have_ends_it_without_a_traceback(
         )
     verbs = {"exec": ["exec", sandbox.sandbox_id, "yes"], "run": ["run", "yes"], "ls": ["ls"]}
     done = subprocess.run(
-        [*AVIATO, *verbs[verb]], stdout=theirs, stderr=subprocess.PIPE, env=environment, timeout=100, check=False
+        [*AVIATO, *verbs[verb]], stdout=theirs, stderr=subprocess.PIPE, env=environment, timeout=250, check=False
     )
     os.close(theirs)
     assert b"Traceback" not in done.stderr and b"Exception ignored" not in done.stderr
@@ -257,7 +256,7 @@ def test_without_some_streams_the_command_still_runs(
     command = [*AVIATO, *words.split(), *([sandbox.sandbox_id] if words.startswith("exec") else [])]
     line = f'"$@" sh -c "cat; echo out; echo err >&2; exit 3" {closed}'
     done = subprocess.run(
-        ["sh", "-c", line, "sh", *command], input=b"", capture_output=True, env=environment, timeout=100, check=False
+        ["sh", "-c", line, "sh", *command], input=b"", capture_output=True, env=environment, timeout=250, check=False
     )
     out = b"" if ">&-" in closed.replace("2>&-", "") else b"out\n"
     err = b"" if "2>&-" in closed else b"err\n"

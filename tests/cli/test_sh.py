@@ -35,7 +35,7 @@ class Tmux:
 
     def __call__(self, *arguments: str) -> str:
         command = ["tmux", "-S", self._socket, *arguments]
-        return subprocess.run(command, env=self._environment, capture_output=True, text=True, check=True, timeout=20).stdout
+        return subprocess.run(command, env=self._environment, capture_output=True, text=True, check=True, timeout=250).stdout
 
     def screen(self) -> str:
         return self("capture-pane", "-p")
@@ -166,6 +166,6 @@ def test_the_end_of_the_sandbox_is_said(tmux: Tmux, server: Any) -> None:
 
 def test_it_needs_a_terminal(server: Any) -> None:
     environment = {**os.environ, "AVIATO_BASE_URL": server.url}
-    done = subprocess.run([*AVIATO, "sh"], env=environment, input=b"exit\n", capture_output=True, timeout=20, check=False)
+    done = subprocess.run([*AVIATO, "sh"], env=environment, input=b"exit\n", capture_output=True, timeout=250, check=False)
     assert done.returncode == 125
     assert b"needs a terminal" in done.stderr and b"exec -i" in done.stderr

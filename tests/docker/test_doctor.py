@@ -20,7 +20,7 @@ from aviato.server.backends.docker.engine import find_address
 def doctor(directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "AVIATO_BACKEND": "docker", "AVIATO_STATE_DIR": str(directory), **variables}
     command = [sys.executable, "-W", "error", "-m", "aviato", "doctor"]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=250)
 
 
 def test_an_engine_that_answers(engine: Any, tmp_path: Path) -> None:

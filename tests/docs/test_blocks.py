@@ -81,7 +81,6 @@ def test_python(block: Block, environment: dict[str, str], tmp_path: Path) -> No
 
 @pytest.mark.deep
 @those("rust")
-@pytest.mark.timeout(300)
 def test_rust(block: Block) -> None:
     """An operation, put in front of another one: it compiles."""
     if shutil.which("cargo") is None:

@@ -55,7 +55,7 @@ def traced(_private_environment: None) -> Traced:
         program = RECORD.format(path=str(files["client"])) + CLIENT.format(
             spans=SPANS, quiet=QUIET_SECONDS, after=AFTER_NANOSECONDS
         )
-        done = in_interpreter(program, timeout=60, AVIATO_BASE_URL=running.url)
+        done = in_interpreter(program, timeout=250, AVIATO_BASE_URL=running.url)
         assert done.returncode == 0, done.stderr
         spans = [(begin, end) for begin, end in json.loads(done.stdout)]
         return {side: calls(path, spans) for side, path in files.items()}

@@ -196,7 +196,7 @@ asyncio.run(main())
         assert process.stdin is not None
         process.stdin.writeline("go").result()
         for child in (one, two):
-            assert child.communicate(timeout=30)[0] == f"{expected} 0\n"
+            assert child.communicate(timeout=250)[0] == f"{expected} 0\n"
     assert hashlib.sha256(process.result().stdout_bytes).hexdigest() == expected
 
 

@@ -48,7 +48,7 @@ with aviato.Session() as session:
 
 
 def served(script: Any, **environment: str) -> dict[str, Any]:
-    done = script(PROGRAM, timeout=60, **environment)
+    done = script(PROGRAM, timeout=250, **environment)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -78,7 +78,7 @@ def test_nobody_loads_aiohttp_who_does_not_speak_http(script: Any, state: Path) 
             "    assert boxes[0].exec(['echo', 'y']).result().stdout == 'y\\n'",
         ]
     )
-    done = script(program, timeout=60, AVIATO_STATE_DIR=str(state))
+    done = script(program, timeout=250, AVIATO_STATE_DIR=str(state))
     assert done.returncode == 0, done.stderr
     client, server = map(json.loads, done.stdout.splitlines())
     assert client == {"aiohttp": False, "connections": 0}
@@ -112,7 +112,7 @@ def test_whom_tls_does_not_trust(script: Any, make_server: Callable[..., Any], k
             print(error.reason, error.retryable, error.is_infrastructure)
     """
     for environment in ({}, {"SSL_CERT_FILE": str(cert)}):
-        done = script(program, timeout=60, AVIATO_BASE_URL=f"https://localhost:{port}", **environment)
+        done = script(program, timeout=250, AVIATO_BASE_URL=f"https://localhost:{port}", **environment)
         assert done.stdout == "tls False True\n", done.stderr
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from tests.matrices import deep
 
-pytestmark = pytest.mark.timeout(300)
 """Each row is some processes one after the other."""
 CLOSED = ["<&-", ">&-", "2>&-", "<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-"]
 WHERE = """
@@ -67,7 +66,7 @@ def test_it_works_and_ends(served: Any, tmp_path: Path, closed: str, how: str) -
         ["sh", "-c", f'"$@" {closed}', "sh", sys.executable, str(program), str(path)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr, path.read_text()) == (0, b"", b"", "'hi\\n' []")
@@ -77,5 +76,5 @@ def test_the_embedded_server_comes_up_too(state: Path, tmp_path: Path) -> None:
     path, program = tmp_path / "said", tmp_path / "program.py"
     program.write_text(WHERE + HOW["blocking"])
     command = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", sys.executable, str(program), str(path)]
-    done = subprocess.run(command, env={**os.environ, "AVIATO_STATE_DIR": str(state)}, timeout=100, check=False)
+    done = subprocess.run(command, env={**os.environ, "AVIATO_STATE_DIR": str(state)}, timeout=250, check=False)
     assert (done.returncode, path.read_text()) == (0, "'hi\\n' []")

@@ -15,7 +15,7 @@ HELLO = 'import aviato; print(aviato.Sandbox().exec(["echo", "hi"]).result().std
 
 
 def run(source: str, state: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return in_interpreter(source, timeout=30, **{"AVIATO_STATE_DIR": str(state), **environment})
+    return in_interpreter(source, timeout=250, **{"AVIATO_STATE_DIR": str(state), **environment})
 
 
 def test_nothing_is_needed_and_nobody_waits_for_it(state: Path) -> None:

@@ -372,7 +372,6 @@ class Player:
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_whatever_is_done_with_many_each_has_its_files(served: Any, seed: int) -> None:
     async def main() -> None:

@@ -111,7 +111,6 @@ def abandon(processes: int, pick: random.Random) -> None:
         client.stdin.close()
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("warming", "count", "abandoned", "stable_seconds"),
     [(16, 24, 3, 2), pytest.param(167, 167, 11, IDLE_THREADS_SECONDS, marks=[pytest.mark.slow, pytest.mark.deep])],

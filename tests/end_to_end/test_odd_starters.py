@@ -16,7 +16,6 @@ from aviato.system import inheritance
 from tests.conftest import embedded_pids, make_state_dir, remove, stop_embedded
 from tests.matrices import deep
 
-pytestmark = pytest.mark.timeout(300)
 """Each row is some processes one after the other."""
 IN_SANDBOX = """
 import ctypes, json, os, resource

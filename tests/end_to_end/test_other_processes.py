@@ -149,7 +149,7 @@ os.kill({server.pid}, signal.SIGSTOP)
 print(time.monotonic())
 """
     try:
-        done = subprocess.run([sys.executable, "-c", source], timeout=30, check=True, capture_output=True)
+        done = subprocess.run([sys.executable, "-c", source], timeout=250, check=True, capture_output=True)
         assert time.monotonic() - float(done.stdout) < 8.5
     finally:
         os.kill(server.pid, signal.SIGCONT)
@@ -169,7 +169,7 @@ with aviato.Sandbox(tags=["ctrl-c"]) as sandbox:
         print(process.done(), flush=True)
         raise
 """
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=250, check=False)
     assert done.stdout == "True\n"
     assert done.stderr.rstrip().endswith("KeyboardInterrupt")
     assert done.returncode == -signal.SIGINT

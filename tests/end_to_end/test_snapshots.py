@@ -362,7 +362,6 @@ def test_a_server_that_goes_leaves_none_and_the_next_one_takes_it(
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(280)
 def test_256_children_run_256_commands(served: Any) -> None:
     with Session(max_concurrency=64) as session:
         parent = session.sandbox()

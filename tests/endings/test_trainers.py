@@ -256,7 +256,6 @@ def test_one_that_stands_still_loses_nothing(trainer: Any, how: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("how", STUCK)
 def test_one_that_stands_still_for_a_minute_loses_nothing(trainer: Any, server: Any, how: str) -> None:
     """With the server's own settings."""

@@ -50,7 +50,6 @@ PYTHON = interpreter()
 pytestmark = [
     pytest.mark.skipif(PYTHON is None, reason="openpipe-art is not installed (AVIATO_TEST_ART_PYTHON)"),
     pytest.mark.slow,
-    pytest.mark.timeout(180),
 ]
 
 

@@ -14,5 +14,5 @@ WITH_FLAGS = [path for path in sorted(EXAMPLES.rglob("*.py")) if "parse_args()" 
 
 @pytest.mark.parametrize("path", WITH_FLAGS, ids=lambda path: str(path.relative_to(EXAMPLES)))
 def test_help(path: Path) -> None:
-    done = subprocess.run([sys.executable, str(path), "--help"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, str(path), "--help"], capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0 and done.stdout.startswith("usage: "), done.stderr

@@ -43,7 +43,6 @@ def tiny_model(folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_a_step_makes_what_passed_likelier_and_is_sampled_next(server: Any, tmp_path: Path, monkeypatch: Any) -> None:
     transformers.utils.logging.disable_progress_bar()  # they leave a thread behind

@@ -137,7 +137,7 @@ def test_a_state_directory_that_is_read_only(small: Path) -> None:
         subprocess.run(["mount", "-o", f"remount,{mode}", small], check=True)
         if mode == "ro":
             command = [sys.executable, "-c", SERVE, "serve", "--state-dir", str(small / "state"), "--socket", str(small / "s")]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
             assert done.returncode == 1 and "Read-only file system" in done.stderr and "Traceback" not in done.stderr
     second = start_server(small)
     assert new(second) == "new\n"

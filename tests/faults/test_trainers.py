@@ -127,7 +127,7 @@ def place(request: pytest.FixtureRequest, make_faulty: Any, tmp_path: Path, monk
 
 
 @pytest.mark.long
-@pytest.mark.timeout(60 + 15 * TRAINERS)
+@pytest.mark.timeout(300 + 15 * TRAINERS)
 def test_killed_in_the_middle_of_a_batch(place: tuple[FaultyServer, str, float], start: Any) -> None:
     server, url, gone_seconds = place
     print(f"AVIATO_TEST_FAULT_SEED={SEED}")

@@ -18,7 +18,6 @@ from tests.matrices import deep
 
 pytestmark = [
     pytest.mark.skipif(not blocks.SEEDS.exists(), reason="the guides are not on this machine (../shared/seeds)"),
-    pytest.mark.timeout(120),
 ]
 
 GUIDES = ["a", "b", "c"]

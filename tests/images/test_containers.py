@@ -201,7 +201,6 @@ apt-get install -y -q /tmp/own.deb > /tmp/apt.log 2>&1 || { cat /tmp/apt.log; ex
 
 
 @pytest.mark.long
-@pytest.mark.timeout(280)
 def test_debian(url: str) -> None:
     """What a distribution's own tools do, in an image of it."""
     try:

@@ -51,7 +51,7 @@ def of(work: Any) -> Any:
 
 
 def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "aviato", "image", *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-m", "aviato", "image", *arguments], capture_output=True, text=True, timeout=250)
 
 
 def test_a_snapshot_goes_out_and_comes_back(layout: str, tmp_path: Path) -> None:

@@ -720,7 +720,6 @@ asyncio.run(store.pull(sys.argv[2]))
 """
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("parts", [3, *deep([40])])
 async def test_a_process_that_is_killed_at_any_moment(tmp_path, parts):
     """Wherever that is: what is there is whole, and the pull of another one ends with all of it."""

@@ -59,7 +59,7 @@ class Machine:
         variables = {"PATH": f"{self.room}/bin", "HOME": "/", "LOG": str(log), "ROOM": str(self.room), **variables}
         command = [str(self.room / "tree" / "bootstrap"), *arguments]
         done = subprocess.run(
-            command, env=variables, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False
+            command, env=variables, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250, check=False
         )
         self.calls = log.read_text().splitlines()
         return done.returncode, done.stderr

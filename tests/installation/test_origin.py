@@ -52,7 +52,7 @@ def site(path: Path, direct: dict[str, Any] | None = None) -> Path:
 def ask(*path: Path, without: str = "", **environment: str) -> str:
     """What is printed for the extra, by the aviato in the first of these paths."""
     command = [sys.executable, "-I", "-c", ASK, ":".join(map(str, path)), without]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True, timeout=250)
     extra, file = json.loads(done.stdout)
     assert file == str(path[0] / "aviato" / "installation.py")
     return str(extra)

@@ -157,7 +157,6 @@ def own_clone(fresh: dict[str, Any], uv: Path, framework: str | None) -> Path:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(280)
 @pytest.mark.parametrize("line", ONCE, ids=str)
 def test_line(line: Line, fresh: dict[str, Any], uv: Path, tmp_path: Path) -> None:
     with OpenAIServer(lambda request: text("```python\npass\n```"), key="a-key") as api:
@@ -192,7 +191,6 @@ def test_every_line_is_known() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(280)
 def test_all_extras_lock_and_no_lock_is_committed(clone: Path, uv: Path, tmp_path: Path) -> None:
     """Each extra can be had; those that exclude one another are declared to."""
     folder = tmp_path / "clone"

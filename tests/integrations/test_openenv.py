@@ -164,7 +164,6 @@ print("\\n".join(os.path.join(site, name) for name in sorted(names)))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_an_environment(make: Callable[..., AviatoProvider], tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(ENVIRONMENT)
     (tmp_path / "openenv.yaml").write_text("name: adder\napp: app:app\nport: 8000\n")

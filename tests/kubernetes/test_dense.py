@@ -21,7 +21,7 @@ from tests.kubernetes.conftest import KEY, Cluster, own_namespace
 from tests.kubernetes.manifests import DEPLOY, as_objects, built, lacking, of_kind
 
 READY = "--timeout=100s"
-pytestmark = [pytest.mark.timeout(170), pytest.mark.skipif(lacking() is not None, reason=str(lacking()))]
+pytestmark = [pytest.mark.skipif(lacking() is not None, reason=str(lacking()))]
 
 
 def pod(name, image, security, **fields):

@@ -16,7 +16,6 @@ OLD_POLICIES = "kubectl kustomize mine | sed s,policy/v1$,policy/v1beta1, | kube
 
 
 @pytest.mark.skipif(lacking() is not None, reason=str(lacking()))
-@pytest.mark.timeout(170)
 def test_its_commands_bring_servers_that_can_make_sandboxes(cluster: Cluster, server_image, tmp_path):
     """In a directory with the manifests, with the tests' image and a namespace of its own."""
     page = (ROOT / "docs" / "guides" / "kubernetes.md").read_text()

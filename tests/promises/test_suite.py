@@ -44,7 +44,6 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program, capture_output=True, text=True, timeout=110, env=environment, check=False, cwd="/")
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("mutant", "check"),
     [

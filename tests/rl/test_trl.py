@@ -241,7 +241,7 @@ def test_it_works_in_a_spawned_process(asynchronous: bool, session: aviato.Sessi
     child = context.Process(target=in_a_child, args=(reward, os.environ["AVIATO_BASE_URL"], queue))
     child.start()
     try:
-        assert queue.get(timeout=30) == ("unit_tests", [1.0, 0.0])
+        assert queue.get(timeout=250) == ("unit_tests", [1.0, 0.0])
     finally:
         child.join(20)
         queue.close()

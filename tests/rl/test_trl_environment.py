@@ -180,7 +180,7 @@ def test_it_works_in_a_spawned_process(session: aviato.Session) -> None:
     child = context.Process(target=in_a_child, args=(factory, environment_reward(), os.environ["AVIATO_BASE_URL"], queue))
     child.start()
     try:
-        assert queue.get(timeout=30) == ("exit=0\n", [1.0])
+        assert queue.get(timeout=250) == ("exit=0\n", [1.0])
     finally:
         child.join(20)
         queue.close()

@@ -58,7 +58,7 @@ def test_client_server_and_supervisor_go_on(kind):
     address = {"AVIATO_STATE_DIR": str(state)} if server is None else {"AVIATO_BASE_URL": server.url}
     try:
         command = [*BEFORE, sys.executable, "-c", CLIENT]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **address}, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **address}, timeout=250, check=False)
         assert (done.returncode, done.stdout) == (0, "went on\n"), done.stderr
         assert server is None or server.process.poll() is None
     finally:
@@ -99,7 +99,7 @@ with asyncio.Runner(loop_factory=event_loop.with_overflow) as runner: runner.run
 
 
 def test_what_waits_already_and_what_comes_later():
-    done = subprocess.run([sys.executable, "-c", LIMITED, FULL.hex()], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", LIMITED, FULL.hex()], capture_output=True, text=True, timeout=250, check=False)
     assert (done.stdout, done.stderr) == ("b'early'\nb'late'\nFalse\n3000000\n", "")
 
 

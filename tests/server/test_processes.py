@@ -56,7 +56,7 @@ class Server:
     def end(self, number=signal.SIGTERM):
         before = time.monotonic()
         self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=20)
+        out, err = self.process.communicate(timeout=250)
         self.seconds = time.monotonic() - before
         return out, err
 
@@ -167,7 +167,7 @@ def test_killed_at_any_moment_the_next_server_finds_what_lives(serve, state):
 
 def test_a_second_server_on_a_held_lock_refuses_and_names_the_pid(serve, state):
     first = serve()
-    second = subprocess.run([*SERVE, "--state-dir", str(state)], capture_output=True, text=True, env=environment(), timeout=20)
+    second = subprocess.run([*SERVE, "--state-dir", str(state)], capture_output=True, text=True, env=environment(), timeout=250)
     assert second.returncode != 0 and f"pid {first.process.pid}" in second.stderr and "Traceback" not in second.stderr
 
 
@@ -231,7 +231,7 @@ def test_a_port_needs_a_key_which_is_made_and_shown_once(serve, state):
 )
 def test_wrong_flags_are_named(state, flags, said):
     done = subprocess.run(
-        [*SERVE, "--state-dir", str(state), *flags], capture_output=True, text=True, env=environment(), timeout=20
+        [*SERVE, "--state-dir", str(state), *flags], capture_output=True, text=True, env=environment(), timeout=250
     )
     assert done.returncode != 0 and said in done.stderr and "Traceback" not in done.stderr
 
@@ -245,7 +245,7 @@ def test_ids_of_accounts_are_no_sandbox_s(state, base, who):
         capture_output=True,
         text=True,
         env=environment(),
-        timeout=60,
+        timeout=250,
         check=False,
     )
     assert f"--sandbox-uid-base {base}: {who}" in done.stderr and "name a number above" in done.stderr
@@ -269,7 +269,7 @@ def test_ids_of_accounts_are_no_sandbox_s(state, base, who):
 )
 def test_wrong_variables_are_named(state, variables, said):
     given = environment() | {"AVIATO_STATE_DIR": str(state)} | variables
-    done = subprocess.run(SERVE, capture_output=True, text=True, env=given, timeout=20)
+    done = subprocess.run(SERVE, capture_output=True, text=True, env=given, timeout=250)
     assert done.returncode == 1 and said in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
@@ -278,14 +278,16 @@ def test_a_socket_that_does_not_listen_is_refused(state):
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         command = [*SERVE, "--state-dir", str(state), "--socket-fd", str(bound.fileno())]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=20, pass_fds=[bound.fileno()])
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment(), timeout=250, pass_fds=[bound.fileno()]
+        )
     assert done.returncode == 1 and "this socket does not listen" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_no_socket_is_left_where_another_cannot_be_had(state):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         command = [*SERVE, "--state-dir", str(state), "--socket", str(state / "s"), "--port", str(taken.getsockname()[1])]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=20)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=250)
     assert done.returncode == 1 and "in use" in done.stderr and "Traceback" not in done.stderr
     assert not (state / "s").exists()
 
@@ -298,7 +300,7 @@ def test_what_is_named_as_the_socket_by_mistake_stays(state):
         other.listen()
         for path, why in ((precious, "it is no socket"), (taken, "another server listens there")):
             command = [*SERVE, "--state-dir", str(state), "--socket", str(path)]
-            done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=20)
+            done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=250)
             assert done.returncode == 1 and why in done.stderr and "Traceback" not in done.stderr
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(taken))
@@ -413,7 +415,7 @@ def test_help_is_quick_and_imports_no_verb():
         "import sys; from aviato.cli.main import cli; cli(['--help'], standalone_mode=False); "
         "assert not {'aiohttp', 'pydantic', 'aviato.cli.serve'} & sys.modules.keys()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=20)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=250)
     assert done.returncode == 0 and "serve" in done.stdout, done.stderr
 
 
@@ -438,7 +440,7 @@ def test_whatever_holds_it_up_a_server_leaves_within_two_seconds(state):
         assert process.stdout.readline().startswith("export")
         before = time.monotonic()
         process.terminate()
-        assert process.wait(timeout=20) == 0 and time.monotonic() - before < 2.3
+        assert process.wait(timeout=250) == 0 and time.monotonic() - before < 2.3
 
 
 def test_the_bound_on_its_way_out_kills_no_interpreter_that_ends() -> None:
@@ -449,5 +451,5 @@ def test_the_bound_on_its_way_out_kills_no_interpreter_that_ends() -> None:
         "from aviato.server import serve\n"
         "serve._leave_in_time()\n"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=250, check=True)
     assert said.stdout == "(0.0, 0.0)\n"

@@ -84,7 +84,7 @@ def server():
             yield base, session, body["sandbox_id"]
             at_the_end = runs()
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=250) == 0
         process.stdout.close()
         assert at_the_end
 

@@ -19,5 +19,5 @@ def late():
 
 
 def test_at_the_interpreter_s_end():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=250, check=False)
     assert (done.stdout, done.stderr) == ("[('127.0.0.1', 80)]\n", "")

@@ -199,7 +199,7 @@ def bare(row: Row, folder: Path) -> bool:
         "import sys; sys.argv = ['solution.py']; import solution\n"
         "exec(compile(open('test.txt', 'rb').read(), 'test', 'exec', dont_inherit=True), vars(solution))"
     )
-    done = subprocess.run([sys.executable, "-c", run], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", run], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=250)
     return done.returncode == 0
 
 
@@ -279,7 +279,7 @@ DEPTH = "def depth(n=0):\n    try: return depth(n + 1)\n    except RecursionErro
 
 def test_recursion_goes_as_deep_as_in_a_plain_program(outcome: Callable[..., Outcome], tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(DEPTH + "print(found)")
-    done = subprocess.run([sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=True)
     plain = int(done.stdout)
     assert outcome(Task(code=DEPTH, tests=[f"assert found in ({plain}, {plain} + 1), found"])).passed
     assert outcome(

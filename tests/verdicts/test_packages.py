@@ -64,7 +64,7 @@ def bare(environment: Path) -> dict[str, bool]:
     found = {}
     for name, code in CODES.items():
         source = f"import sys; sys.path.append({str(site_of(environment))!r})\n{code}\nassert welcome('you') == 'hello, you!'"
-        done = subprocess.run([interpreter().executable, "-c", source], capture_output=True, check=False, timeout=60)
+        done = subprocess.run([interpreter().executable, "-c", source], capture_output=True, check=False, timeout=250)
         found[name] = done.returncode == 0
     return found
 

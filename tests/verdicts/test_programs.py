@@ -121,7 +121,7 @@ def bare(row: Row, folder: Path) -> bool:
     """Whether a shell would say so."""
     (folder / "main.py").write_bytes(row.code.encode("utf-8", "surrogatepass"))
     command, plain = [sys.executable, "main.py"], {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
-    done = subprocess.run(command, cwd=folder, env=plain, input=row.stdin.encode(), capture_output=True, timeout=60)
+    done = subprocess.run(command, cwd=folder, env=plain, input=row.stdin.encode(), capture_output=True, timeout=250)
     lines = [[line.rstrip() for line in text.rstrip().split(b"\n")] for text in (done.stdout, row.expected.encode())]
     return done.returncode == 0 and lines[0] == lines[1]
 

@@ -18,7 +18,7 @@ def fetch() -> Path:
     Raises:
         OSError, subprocess.CalledProcessError: it cannot be had.
     """
-    shown = subprocess.run(["apt-cache", "depends", PACKAGE], check=True, capture_output=True, text=True, timeout=60)
+    shown = subprocess.run(["apt-cache", "depends", PACKAGE], check=True, capture_output=True, text=True, timeout=250)
     found = re.search(r"Depends: (linux-image-\S+)", shown.stdout)
     if found is None:
         raise FileNotFoundError(f"apt does not know {PACKAGE}")

@@ -71,7 +71,7 @@ def run(
         (job / "initrd").write_bytes(kernel.first_file_system((HERE / "init.sh").read_bytes(), busybox))
         with (job / "scratch").open("wb") as file:
             file.truncate(SCRATCH_BYTES)
-        subprocess.run(["mke2fs", "-q", "-t", "ext4", "-F", str(job / "scratch")], check=True, timeout=60)
+        subprocess.run(["mke2fs", "-q", "-t", "ext4", "-F", str(job / "scratch")], check=True, timeout=250)
         argv = [QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"]
         argv += [*_processor(), "-smp", str(processors), "-m", str(memory_mib)]
         argv += ["-kernel", str(kernel.image()), "-initrd", str(job / "initrd")]

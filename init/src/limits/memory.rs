@@ -7,12 +7,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::unix::io::OwnedFd;
 
-use crate::process_tree::Processes;
+use crate::process_tree::{List, Processes};
 use crate::sys::{self, FileSystem, AT_FDCWD, O_NOFOLLOW, O_PATH};
 
 /// Where the file systems in memory are.
 const IN_MEMORY: [&[u8]; 4] = [b"/dev/shm", b"/run", b"/etc", b"/.aviato"];
 const PAGE_BYTES: u64 = 4096;
+/// So many are looked at before anything else has its turn.
+pub const PROCESSES_A_TURN: usize = 64;
 /// Of a file in memory, with a long name, beside what is in it. Extended attributes count as such ones.
 const INODE_BYTES: u64 = 1280;
 const PAGE_TABLES: &[u8] = b"\nVmPTE:";
@@ -25,23 +27,61 @@ pub struct Alive {
     pub ran: BTreeMap<i32, u64>,
     /// Whether somebody had gone between the list and the look, and may have left a child.
     pub has_lost: bool,
+    look: Option<Look>,
+}
+
+/// A look under way.
+struct Look {
+    newest: Vec<u8>,
+    /// Whether anybody was born since the last; then they are listed first.
+    born: bool,
+    list: Option<List>,
+    left: Vec<i32>,
+    listed: usize,
+    ran: BTreeMap<i32, u64>,
 }
 
 impl Alive {
-    /// Finds out who lives; whether anybody ran since the last time. Who has not run has neither taken nor written.
-    pub fn look(&mut self, processes: &Processes) -> io::Result<bool> {
+    /// Goes on to find out who lives; when that is known, whether anybody ran since the last time. Who has not run has neither taken nor
+    /// written.
+    ///
+    /// Where many live it is done in parts: the end of a command's time does not wait for all of them.
+    pub fn look(&mut self, processes: &Processes) -> io::Result<Option<bool>> {
+        let mut look = match self.look.take() {
+            Some(look) => look,
+            None => self.begin(processes)?,
+        };
+        while let Some(list) = &mut look.list {
+            if !processes.list_on(list)? {
+                look.left = std::mem::take(&mut list.found);
+                look.listed = look.left.len();
+                look.list = None;
+            } else if list.found.len() > PROCESSES_A_TURN {
+                self.look = Some(look);
+                return Ok(None);
+            }
+        }
+        let rest = look.left.len().saturating_sub(PROCESSES_A_TURN);
+        look.ran.extend(look.left.drain(rest..).filter_map(|pid| sys::processor_time(pid).map(|time| (pid, time))));
+        if !look.left.is_empty() {
+            self.look = Some(look);
+            return Ok(None);
+        }
+        processes.are(look.ran.len());
+        self.newest = look.newest;
+        self.has_lost = look.ran.len() < look.listed;
+        let changed = look.born || look.ran != self.ran;
+        self.ran = look.ran;
+        Ok(Some(changed))
+    }
+
+    fn begin(&self, processes: &Processes) -> io::Result<Look> {
         // Unchanged, nothing was born.
         let newest = processes.newest()?;
         let born = newest != self.newest;
-        self.newest = newest;
-        let pids = if born { processes.all()? } else { self.ran.keys().copied().collect() };
-        let listed = pids.len();
-        let ran: BTreeMap<i32, u64> =
-            pids.into_iter().filter_map(|pid| sys::processor_time(pid).map(|time| (pid, time))).collect();
-        self.has_lost = ran.len() < listed;
-        let changed = born || ran != self.ran;
-        self.ran = ran;
-        Ok(changed)
+        let list = if born { Some(processes.list()?) } else { None };
+        let left: Vec<i32> = if born { Vec::new() } else { self.ran.keys().copied().collect() };
+        Ok(Look { newest, born, list, listed: left.len(), left, ran: BTreeMap::new() })
     }
 
     pub fn pids(&self) -> Vec<i32> {
@@ -194,13 +234,18 @@ mod tests {
     fn who_runs_is_seen() {
         let processes = Processes::new().unwrap();
         let mut alive = Alive::default();
-        assert!(alive.look(&processes).unwrap());
+        let whole = |alive: &mut Alive| loop {
+            if let Some(changed) = alive.look(&processes).unwrap() {
+                return changed;
+            }
+        };
+        assert!(whole(&mut alive));
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        assert!(alive.look(&processes).unwrap() && alive.ran.contains_key(&(child.id() as i32)));
+        assert!(whole(&mut alive) && alive.ran.contains_key(&(child.id() as i32)));
         assert!(resident_bytes(&processes, child.id() as i32) > 0);
         child.kill().unwrap();
         child.wait().unwrap();
-        alive.look(&processes).unwrap();
+        whole(&mut alive);
         assert!(!alive.ran.contains_key(&(child.id() as i32)));
     }
 }

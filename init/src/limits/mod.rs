@@ -20,7 +20,7 @@ use crate::process_tree::{Processes, Step};
 use crate::sys;
 use disk::Disk;
 use kernel_memory::KernelMemory;
-use memory::{Alive, Shares, Stores};
+use memory::{Alive, Shares, Stores, PROCESSES_A_TURN};
 use sockets::Sockets;
 
 const SAMPLE_SECONDS: f64 = 0.1;
@@ -28,7 +28,6 @@ const SAMPLE_SECONDS: f64 = 0.1;
 const SHORTEST_SECONDS: f64 = 0.01;
 /// So many times as long as an exact look took there is no other, while the rough one grows by less than there is room.
 const REST: f64 = 20.0;
-const PROCESSES_A_TURN: usize = 64;
 /// What the machine, or the server's user, has so much of for all: names of the limits, and what they are called.
 const COUNTS: [(&str, &str); 5] = [
     ("watches", "watches of epoll"),
@@ -244,7 +243,10 @@ impl Watch {
     }
 
     fn look_who(&mut self, processes: &Processes, looper: &mut EventLoop) -> io::Result<(Step, Option<Act>)> {
-        self.changed = self.alive.look(processes)?;
+        self.changed = match self.alive.look(processes)? {
+            Some(changed) => changed,
+            None => return Ok((Step::Again, None)),
+        };
         self.pids = self.alive.pids();
         if self.pids.is_empty() && self.alive.has_lost {
             return Ok(self.over(SAMPLE_SECONDS, None));

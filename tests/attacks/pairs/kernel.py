@@ -91,7 +91,7 @@ def removed(compiled: bytes) -> str:
     """What the kernel says when a module that is not there is to be removed, outside of any sandbox."""
     source = REMOVE if compiled else REMOVE.replace("syscalls.load_filter", "len")
     argv = [sys.executable, "-c", source, compiled.hex(), str(programs.number("delete_module"))]
-    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=250).stdout.strip()
 
 
 @area.attack("remove a kernel module", MODULES, impossible=no_modules)

@@ -419,7 +419,8 @@ try:
             proxy.sendall(bytes([byte]))
             time.sleep(pause)
             pause = pause if len(slow) < 90 else 0.02
-        data = proxy.recv(65536)
+        while b"secret" not in data and b"public" not in data and (more := proxy.recv(65536)):
+            data += more
 except OSError:
     pass
 print(b"secret" in data)

@@ -65,7 +65,7 @@ with socket.socket(socket.AF_UNIX) as sock:
 async def another_user(arena: Arena) -> bool:
     async with serves() as (folder, _):
         argv = [sys.executable, "-I", "-c", CALL, f"{folder}/sock", str(NOBODY)]
-        done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=20)
+        done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=250)
         return bool(done.stdout == "True\n")
 
 

@@ -49,7 +49,7 @@ class Namespace:
 
     def kubectl(self, *words: str, given: str | None = None, check: bool = True) -> str:
         """What it prints."""
-        done = subprocess.run(["kubectl", "-n", self.name, *words], input=given, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["kubectl", "-n", self.name, *words], input=given, capture_output=True, text=True, timeout=250)
         if check and done.returncode:
             raise AssertionError(f"kubectl {' '.join(words)}: {done.stderr}")
         return done.stdout

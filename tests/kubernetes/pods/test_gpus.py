@@ -54,7 +54,6 @@ async def say(node: str, count: str | None) -> None:
         await cluster.close()
 
 
-@pytest.mark.timeout(120)
 def test_gpus_are_kept_free(make_kubernetes: Callable[..., Any], namespace: Namespace, node: str) -> None:
     """Each is one sandbox's, on the node that has them; who gets none waits, and is told so in the scheduler's words."""
     make_kubernetes()

@@ -52,7 +52,6 @@ def test_many_survive_the_death_of_a_server(
 
 
 @pytest.mark.skipif(KILL_NODE is None, reason=f"{VARIABLE}: not set; it says how a node is killed")
-@pytest.mark.timeout(300)
 def test_a_node_that_dies(session: aviato.Session, namespace: Namespace) -> None:
     """Its sandboxes are the cluster's failures, and others' are not touched. Last: the node does not come back."""
     nodes = namespace.nodes()

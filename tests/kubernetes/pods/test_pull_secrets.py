@@ -56,7 +56,6 @@ def test_doctor_says_what_nodes_do_not_read(namespace: Namespace) -> None:
         namespace.kubectl("delete", "secret", kept["good"], kept["other"])
 
 
-@pytest.mark.timeout(150)
 def test_a_secret_opens_a_registry(make_kubernetes: Callable[..., Any], namespace: Namespace, image: str) -> None:
     """Without it, and with one that does not open it, the image cannot be had, and what to do about that is not the same."""
     node = namespace.nodes()[0]

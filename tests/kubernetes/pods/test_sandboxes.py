@@ -159,7 +159,7 @@ def test_verdicts(session: aviato.Session) -> None:
 def test_the_example(make_kubernetes: Callable[..., Any]) -> None:
     make_kubernetes()
     example = Path(__file__).parents[3] / "examples" / "rl_training" / "reward_function.py"
-    done = subprocess.run([sys.executable, "-W", "error", example], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([sys.executable, "-W", "error", example], capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
     assert "Pass rate: 3/5" in done.stdout and "UNEXPECTED" not in done.stdout
 
