@@ -99,6 +99,34 @@ def test_what_one_writes_no_other_sees(server: RunningServer, made: Made) -> Non
                 sandbox.write_file("/etc/hostname", b"mine").result()
 
 
+def test_who_cannot_have_the_place_of_the_one_before_keeps_its_image(server: RunningServer, made: Made) -> None:
+    layout = made()
+
+    async def main() -> None:
+        async with AsyncClient() as client:
+            await client.prune_images()
+            async with await client.sandbox(container_image=layout) as sandbox:
+                assert (await sandbox.exec(["/program", "--version"])).returncode == 0
+                name = sandbox.sandbox_id
+            left = []
+            async with asyncio.timeout(REST_SECONDS + 3):
+                while not left:
+                    left = list(Path(server.state_dir).glob(f"*/left/{name}"))
+                    await asyncio.sleep(0.01)
+            left[0].rename(f"{left[0]}-elsewhere")
+            await asyncio.sleep(2 * REST_SECONDS)
+            async with await client.sandbox(container_image=layout) as sandbox:
+                assert (await sandbox.exec(["/program", "--version"])).returncode == 0
+                with pytest.raises(aviato.SandboxImageError) as caught:
+                    await client.remove_image(layout)
+                assert caught.value.reason == "image_in_use"
+                assert await client.prune_images() == 0
+                assert (await sandbox.exec(["/program", "--version"])).returncode == 0
+
+    asyncio.run(main())
+    assert "could not be had by" in server.log.read_text()
+
+
 def test_many_at_once_make_one(server: RunningServer, made: Made) -> None:
     layout, before = made(), layers(server)
 

@@ -382,6 +382,8 @@ class LocalBackend(PlannedBackend):
             except SandboxUnavailableError as error:
                 log.warning("the place of %s could not be had by %s: %s", place.sandbox_id, spec.sandbox_id, error)
                 self._refusals += 1
+                if (held := self._held.get(spec.sandbox_id)) is not None:
+                    held.image_id = None  # The use of its image is that of the next one.
                 await self.destroy(spec.sandbox_id)
                 zygote = await self._live_zygote()
         return await self._create(spec, zygote, below, lower, None)
