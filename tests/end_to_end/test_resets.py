@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import json
 import re
+import shutil
 import signal
 import time
 import urllib.error
@@ -124,6 +125,47 @@ def test_of_the_machine_s_files_it_shows_what_a_new_one_shows(session: Session) 
     assert sandbox.get_status() == "running" and sandbox.started_at is not None and before is not None
     same(seen(sandbox), new)
     assert run(sandbox, "cat /data/mounted; echo $TOKEN $OF").startswith("mountedhf-token-of-the-tests user")
+
+
+def test_its_image_is_the_one_that_it_began_with(make_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the name means another one since, after a reset to a snapshot, and after a restart, while it is here."""
+    running = make_server()
+    monkeypatch.setenv("AVIATO_BASE_URL", running.url)
+    layout = tmp_path / "moves"
+
+    def make(which: bytes) -> str:
+        shutil.rmtree(layout, ignore_errors=True)
+        return f"oci:{make_layout(layout, [tar_of({**tools('cat', 'sh'), 'which': which})], {'Env': ['PATH=/bin']})}"
+
+    async def which(sandbox: Any) -> str:
+        return str((await sandbox.exec(["cat", "/which"])).stdout)
+
+    async def main() -> None:
+        async with AsyncClient() as client:
+            image = make(b"first")
+            sandbox = await client.sandbox(container_image=image, detached=True)
+            assert await which(sandbox) == "first"
+            make(b"second")
+            await client.pull_image(image, refresh=True)
+            async with await client.sandbox(container_image=image) as other:
+                assert await which(other) == "second"
+            await sandbox.reset()
+            assert await which(sandbox) == "first"
+            prepared = await sandbox.snapshot()
+            await sandbox.reset(to=prepared)
+            await asyncio.to_thread(running.stop, signal.SIGTERM)
+            await asyncio.to_thread(running.restart)
+            await sandbox.reset()
+            assert await which(sandbox) == "first"
+            await sandbox.reset(to=prepared)
+            await client.delete_snapshot(prepared.snapshot_id)
+            await client.prune_images()
+            with pytest.raises(SandboxImageError, match="another one by now") as caught:
+                await sandbox.reset()
+            assert caught.value.reason == "image_gone" and await which(sandbox) == "first"
+            await sandbox.stop()
+
+    asyncio.run(main())
 
 
 def test_of_an_image_it_shows_what_a_new_one_shows(session: Session, image: str) -> None:

@@ -77,7 +77,9 @@ def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path, version):
         db.execute(f"ALTER TABLE sandboxes DROP COLUMN {column}")
     if version < 8:
         db.execute("ALTER TABLE sandboxes DROP COLUMN expires_at")
-    db.execute("ALTER TABLE sandboxes DROP COLUMN moving")
+    if version < 9:
+        db.execute("ALTER TABLE sandboxes DROP COLUMN moving")
+    db.execute("ALTER TABLE sandboxes DROP COLUMN image_id")
     if version < 5:
         db.execute("ALTER TABLE leases DROP COLUMN owner")
     db.execute(f"PRAGMA user_version = {version}")
@@ -98,6 +100,7 @@ def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path, version):
             "expires_at",
             "lies_over",
             "moving",
+            "image_id",
         } <= there
         store.add_sandbox(record(f"a{turn}", ended_at=1.0, ports={9000: None, 80: 40123}))
         assert list(store.sandbox(f"a{turn}").ports.items()) == [(9000, None), (80, 40123)]

@@ -69,6 +69,11 @@ class ResolvedImage:
         return self.kind != "oci" or self.image_id is not None
 
     @property
+    def lasting_id(self) -> str | None:
+        """By which it can be had again when its name means another one; None where nothing but the name tells."""
+        return self.image_id if self.image_id is not None and "sha256:" in self.image_id else None
+
+    @property
     def without_start(self) -> ResolvedImage:
         """The same whether it has its starting layer already or not: an image of the store is known by its id."""
         if self.image_id is None or self.is_snapshot:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoAuthenticationError, AviatoError, SandboxImageError
@@ -230,6 +231,23 @@ class _Pull:
         said = {"status": "failed", "message": message, "reason": reason, "retryable": retryable}
         self.info = self.info.model_copy(update=said)
         self.forgotten_at = time.monotonic() + REMEMBERED_SECONDS
+
+
+def first_image(backend: Backend, named: ResolvedImage, image_id: str | None) -> ResolvedImage:
+    """The image that a sandbox began with; `named` where it is known to be here no more.
+
+    Args:
+        backend: has it.
+        named: what its name means now.
+        image_id: what it meant then, where that is known.
+    """
+    if image_id is None or named.image_id == image_id or named.is_snapshot:
+        return named
+    try:
+        first = backend.resolve_image(image_id)
+    except SandboxImageError:  # The store has it no more.
+        return named
+    return replace(first, reference=named.reference) if first.is_here else first
 
 
 def check_image(image: ResolvedImage, caller: Caller, reference: str) -> None:

@@ -244,8 +244,8 @@ class Lifecycle:
             fetching.cancel()
         if (came := sandbox.image.came) is not None:
             sandbox.image_pull = ImagePull(seconds=came.seconds, done_bytes=came.done_bytes)
-        if sandbox.image.note is not None:
-            sandbox.record = sandbox.record.but(image_note=sandbox.image.note)
+        image_id = sandbox.record.image_id or sandbox.image.lasting_id
+        sandbox.record = sandbox.record.but(image_id=image_id, image_note=sandbox.image.note or sandbox.record.image_note)
         if not sandbox.place.done():
             self._slots.image_is_here(sandbox)
 

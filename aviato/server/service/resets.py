@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aviato.exceptions import AviatoValidationError
+from aviato.exceptions import AviatoValidationError, SandboxImageError
 from aviato.server.backends.capabilities import Capability
-from aviato.server.service.images import check_image
+from aviato.server.service.images import check_image, first_image
 from aviato.server.service.registry import running
 from aviato.wire.ids import RESET_ID, derived_place_id
 
@@ -70,20 +71,30 @@ class Resets:
         if sandbox.request.command is not None:
             message = f"sandbox {sandbox.sandbox_id} has a main command, which cannot be begun twice; make another sandbox"
             raise AviatoValidationError(message, field_violations={"sandbox_id": "has a main command"})
-        image = self._image(sandbox, request.to, caller)
-        if not image.is_here:
-            image = await self._backend.fetch_image(image)
+        image = await self._own(sandbox, caller) if request.to is None else self._snapshot(request.to, caller)
         secrets = await self._secrets.find(sandbox.request.secrets, request.secret_values)
         await running(sandbox)
         # What waits for a moment may find that another reset was quicker, and the same one, too.
         if not _had(sandbox, place_id):
             self._departures.reset(sandbox, place_id, image, secrets)
 
-    def _image(self, sandbox: LiveSandbox, to: str | None, caller: Caller) -> ResolvedImage:
-        if to is None:
-            own = self._backend.resolve_image(sandbox.request.image, fallback=sandbox.request.image_fallback)
-            check_image(own, caller, own.reference)
-            return own
+    async def _own(self, sandbox: LiveSandbox, caller: Caller) -> ResolvedImage:
+        """The image that it began with, here."""
+        named = self._backend.resolve_image(sandbox.request.image, fallback=sandbox.request.image_fallback)
+        first = sandbox.record.image_id
+        image = first_image(self._backend, named, first)
+        check_image(image, caller, named.reference)
+        if not image.is_here:
+            image = await self._backend.fetch_image(image)
+        if first is not None and image.image_id != first:
+            message = (
+                f"image {named.reference!r} is another one by now than sandbox {sandbox.sandbox_id} began with, and that one is"
+                " not here any more; make another sandbox, or reset this one to a snapshot"
+            )
+            raise SandboxImageError(message, reason="image_gone")
+        return replace(image, reference=named.reference)
+
+    def _snapshot(self, to: str, caller: Caller) -> ResolvedImage:
         self._backend.require(Capability.SNAPSHOTS, "to")
         image = self._backend.resolve_image(to)
         check_image(image, caller, to)

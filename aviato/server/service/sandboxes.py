@@ -188,6 +188,7 @@ class Sandboxes:
             owner=caller.tenant,
             image=image.reference,
             image_note=image.note,
+            image_id=image.lasting_id,
             tags=tuple(dict.fromkeys(request.tags)),
             annotations=request.annotations,
             egress=request.egress_mode or "none",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 
 SCHEMA = """
 CREATE TABLE sandboxes (
@@ -33,6 +33,7 @@ CREATE TABLE sandboxes (
     unkept_promises TEXT NOT NULL DEFAULT '[]',
     for_one_run INTEGER NOT NULL DEFAULT 0,
     place_id TEXT,
+    image_id TEXT,
     lies_over TEXT,
     moving TEXT,
     expires_at REAL,
@@ -92,5 +93,6 @@ MIGRATIONS = {
     ALTER TABLE sandboxes ADD COLUMN lies_over TEXT;
     ALTER TABLE sandboxes ADD COLUMN moving TEXT;
     """,
+    9: "ALTER TABLE sandboxes ADD COLUMN image_id TEXT;",
 }
 """From each older version to the next."""
