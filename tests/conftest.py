@@ -257,7 +257,7 @@ def stop_embedded(state: Path) -> None:
     pids = embedded_pids(state)
     for pid in pids:
         os.kill(pid, signal.SIGINT)
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in pids):
         time.sleep(0.05)
 
@@ -313,7 +313,7 @@ def _no_thread_leaks() -> Iterator[None]:
     """A test leaves no thread behind but the loop thread, the loop's workers and wandb's own."""
     before = set(threading.enumerate())
     yield
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while True:
         left = [
             thread

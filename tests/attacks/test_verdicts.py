@@ -92,7 +92,7 @@ def neighbour(server: Any) -> Iterator[aviato.Sandbox]:
             counting = sandbox.exec(["sh", "-c", "cat"], stdin=True)
             yield sandbox
             counting.stdin.close().result()
-            assert counting.result(10).returncode == 0
+            assert counting.result(60).returncode == 0
 
 
 def by_itself(error: aviato.AviatoError) -> bool:
@@ -115,11 +115,11 @@ def test_it_is_the_code_s_own_doing(served: Any, neighbour: aviato.Sandbox, name
             assert len(error.exec_result.stdout_bytes) <= (1 << 20) + 200
         # It may have spoilt its own sandbox, but that answers, and nothing runs on in it.
         try:
-            assert sandbox.exec(["/usr/bin/true"]).result(15).returncode in (0, 126, 127)
+            assert sandbox.exec(["/usr/bin/true"]).result(60).returncode in (0, 126, 127)
         except aviato.AviatoError as error:
             assert by_itself(error), error
         assert sandbox.get_status() == "running"
-    assert neighbour.exec(["true"]).result(10).returncode == 0
+    assert neighbour.exec(["true"]).result(60).returncode == 0
 
 
 def test_every_forbidden_call(served: Any, neighbour: aviato.Sandbox) -> None:
@@ -137,7 +137,7 @@ def test_every_forbidden_call(served: Any, neighbour: aviato.Sandbox) -> None:
                 await asyncio.gather(*(one(sandbox, name) for name in names[begin : begin + 8]))
 
     asyncio.run(main())
-    assert neighbour.exec(["true"]).result(10).returncode == 0
+    assert neighbour.exec(["true"]).result(60).returncode == 0
 
 
 INSIDE = """

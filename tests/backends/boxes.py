@@ -88,7 +88,7 @@ class Box:
         exec_id, subscription = self.start(*command, stdin=stdin is not None, **options)
         if stdin is not None:
             await self.link.write_stdin(exec_id, stdin, 0, True)
-        return await asyncio.wait_for(self.finish(exec_id, subscription), 30)
+        return await asyncio.wait_for(self.finish(exec_id, subscription), 60)
 
     async def sh(self, script, **options):
         return await self.run("sh", "-c", script, **options)

@@ -263,7 +263,7 @@ async def test_nobody_keeps_them_for_long(backend, boxes, monkeypatch):
     async with boxes.make_box(backend):
         pass
     assert len(backend._left) == 1
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while os.listdir(backend._directories.left) or backend._left._removing:
             await asyncio.sleep(0.02)
     assert len(backend._left) == 0 and not backend._uids._used and not backend._held
@@ -273,7 +273,7 @@ async def test_no_more_are_kept_than_there_is_use_for(backend, boxes, monkeypatc
     monkeypatch.setattr(left, "MOST", 2)
     async with boxes.make_box(backend), boxes.make_box(backend), boxes.make_box(backend), boxes.make_box(backend):
         pass
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while backend._left._removing:
             await asyncio.sleep(0.02)
     assert len(backend._left) == 2 == len(os.listdir(backend._directories.left))
@@ -330,7 +330,7 @@ async def test_what_the_template_says_too_late_is_taken_away_all_the_same(backen
     async with boxes.make_box(backend):
         pid = backend._zygote._process.pid
         os.kill(pid, 19)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while os.listdir(backend._directories.left) or backend._left._removing:
             await asyncio.sleep(0.02)
     assert len(backend._left) == 0 and not backend._uids._used

@@ -72,7 +72,7 @@ async def settled(backend):
 async def until_as_before(backend, before):
     """Or with fewer descriptors: of other tests of this process some may have been open before."""
     await backend._left.clear()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not is_as(before, now := baseline(backend)):
         assert time.monotonic() < deadline, (before, now)
         await asyncio.sleep(0.05)
@@ -195,7 +195,7 @@ async def test_the_template_dies_in_the_middle(backend):
         tasks = [asyncio.create_task(backend.create(spec)) for spec in specs]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         backend._zygote._process.send_signal(signal.SIGKILL)
-        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
         await asyncio.gather(*(backend.destroy(spec.sandbox_id) for spec in specs))
         assert await backend.place_ids() == []
         failed = any(isinstance(result, SandboxUnavailableError) for result in results)

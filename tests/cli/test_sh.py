@@ -146,7 +146,7 @@ def test_a_sandbox_that_exists_lives_on_and_there_is_a_way_out(tmux: Tmux, serve
     with aviato.Sandbox(base_url=server.url) as sandbox:
         start(tmux, sandbox.sandbox_id, *NORC)
         tmux.line("touch /tmp/left; trap '' INT; while :; do sleep 1; done")
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while sandbox.exec(["test", "-e", "/tmp/left"]).result().returncode and time.monotonic() < deadline:
             pass
         tmux.type("Enter")

@@ -57,7 +57,7 @@ async def way(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, mode: Any) -> Asyn
         request = CreateSandbox.model_construct(sandbox_id=PLACE, egress_mode=mode, ports=[])
         await egress.attach_place(PLACE, request)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 yield port, egress
         finally:
             await egress.shut()

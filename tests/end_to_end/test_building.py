@@ -44,7 +44,7 @@ def test_status_while_it_is_built(session: Session, tmp_path: Path) -> None:
     image = unique(tmp_path).run("sleep 1")
     sandbox = session.sandbox(container_image=image)
     seen, shown, asked = set(), set(), set()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while sandbox.status != "running" and time.monotonic() < deadline:
         seen.add((str(sandbox.status), sandbox.status_reason))
         shown.add(repr(sandbox).partition(" ")[2].partition(" ")[2])

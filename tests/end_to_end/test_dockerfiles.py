@@ -364,7 +364,7 @@ def test_one_place_is_enough(make_server: Any, context: Path, write: Write) -> N
         "FROM host AS one\nCOPY a.txt /srv/\nFROM host\nCOPY --from=one /srv/a.txt /srv/\nCOPY --from=one /srv/a.txt /"
     )
     url = make_server(max_sandboxes=1).url
-    assert Image.from_dockerfile(path, context=context).build(base_url=url).result(30).status == "here"
+    assert Image.from_dockerfile(path, context=context).build(base_url=url).result(60).status == "here"
 
 
 def test_of_a_python_of_the_machine(session: Session, write: Write) -> None:

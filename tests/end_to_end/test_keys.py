@@ -32,7 +32,7 @@ def enter(make_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Go on with another key; with an empty one as the server's user."""
     (tmp_path / "keys").write_text(KEYS)
     server = make_server(port=0, api_key_file=tmp_path / "keys", secrets_dir=tmp_path)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while (found := re.search(r"AVIATO_BASE_URL=(http://\S+)\n", server.log.read_text())) is None:
         assert time.monotonic() < deadline, server.log.read_text()
         time.sleep(0.01)

@@ -121,7 +121,7 @@ def run(sandbox: Any, source: str, *arguments: str) -> list[str]:
 def log_of(server: RunningServer, sandbox: Sandbox, number: int) -> list[dict[str, Any]]:
     """The requests of a sandbox on record, once there are so many."""
     path = Path(server.state_dir) / "serve" / "log" / "egress" / f"{sandbox.sandbox_id}.jsonl"
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         lines = path.read_text().splitlines() if path.exists() else []
         if len(lines) >= number:
@@ -339,7 +339,7 @@ def test_nothing_of_it_stays(network: RunningServer, web: Web) -> None:
     for _ in range(3):
         with Sandbox(network=NetworkOptions(egress_mode="internet")) as sandbox:
             run(sandbox, TUNNEL, f"127.0.0.2:{web.port}")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(now := descriptors()) > len(before):
         assert time.monotonic() < deadline, f"{before} became {now}"
         time.sleep(0.05)

@@ -22,5 +22,5 @@ def test_what_it_does_not_know_is_told_with_what_to_do(server: Any, monkeypatch:
     monkeypatch.setattr(HttpTransport, "open", later)
     said = rf"older than this client and does not know a_later_field; end the server \(pid {server.pid}\)"
     with pytest.raises(aviato.SandboxUnavailableError, match=said) as caught:
-        aviato.Sandbox(base_url=server.url).exec(["true"]).result(30)
+        aviato.Sandbox(base_url=server.url).exec(["true"]).result(60)
     assert caught.value.is_infrastructure and not caught.value.retryable and caught.value.reason == "wire_version"

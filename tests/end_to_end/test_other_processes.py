@@ -25,19 +25,19 @@ def test_a_forked_child_works_and_the_parent_s_request_finishes(served: Any, scr
             sandbox.wait()
             pid = os.fork()
             if pid == 0:
-                assert sandbox.exec(["echo", "child"]).result(10).stdout == "child\\n"
+                assert sandbox.exec(["echo", "child"]).result(60).stdout == "child\\n"
                 try:
                     running.result()
                 except RuntimeError as error:
                     assert str(os.getppid()) in str(error)
                 with aviato.Sandbox() as own:
-                    assert own.exec(["true"]).result(10).returncode == 0
-                assert session.sandbox().exec(["echo", "again"]).result(10).stdout == "again\\n"
+                    assert own.exec(["true"]).result(60).returncode == 0
+                assert session.sandbox().exec(["echo", "again"]).result(60).stdout == "again\\n"
                 assert session.sandbox_count == 1
                 os._exit(7)
-            assert running.result(10).stdout == "parent\\n"
+            assert running.result(60).stdout == "parent\\n"
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-            assert sandbox.exec(["echo", "still"]).result(10).stdout == "still\\n"
+            assert sandbox.exec(["echo", "still"]).result(60).stdout == "still\\n"
         print("ok")
     """)
     assert (done.stdout, done.stderr, done.returncode) == ("ok\n", "", 0)
@@ -50,15 +50,15 @@ def test_a_start_is_counted_by_the_process_that_made_it_and_not_again_by_its_chi
 
         session = aviato.Session(report_to=[])
         sandbox = session.sandbox()
-        sandbox.exec(["true"]).result(20)
+        sandbox.exec(["true"]).result(60)
         assert session.get_metrics()["aviato/startup_count"] == 1
         pid = os.fork()
         if pid == 0:
-            sandbox.exec(["true"]).result(20)
+            sandbox.exec(["true"]).result(60)
             counted = session.get_metrics()
             os._exit(int((counted["aviato/executions"], counted["aviato/startup_count"]) != (1, 0)))
         print(os.waitpid(pid, 0)[1])
-        session.close().result(20)
+        session.close().result(60)
     """)
     assert ran.stdout == "0\n", ran.stderr
 
@@ -70,7 +70,7 @@ def test_a_spawned_child_uses_a_sandbox(served: Any, tmp_path: Path) -> None:
         import multiprocessing, aviato
 
         def child(sandbox):
-            assert sandbox.exec(["echo", "child"]).result(10).stdout == "child\\n"
+            assert sandbox.exec(["echo", "child"]).result(60).stdout == "child\\n"
 
         if __name__ == "__main__":
             with aviato.Sandbox() as sandbox:
@@ -78,7 +78,7 @@ def test_a_spawned_child_uses_a_sandbox(served: Any, tmp_path: Path) -> None:
                 process.start()
                 process.join()
                 assert process.exitcode == 0
-                assert sandbox.exec(["echo", "alive"]).result(10).stdout == "alive\\n"
+                assert sandbox.exec(["echo", "alive"]).result(60).stdout == "alive\\n"
             print("ok")
         """)
     )

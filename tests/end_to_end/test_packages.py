@@ -132,7 +132,7 @@ def test_they_survive_a_queue_and_a_restart(make_server: Any, environment: Path)
             next_one = start_server(Path(server.state_dir).parent, max_sandboxes=1)
             server.process = next_one.process
             first.stop().result()
-            assert second.exec(SAY).result(30).stdout == "hello\n"
+            assert second.exec(SAY).result(60).stdout == "hello\n"
 
 
 def test_what_has_gone_until_a_place_was_free(make_server: Any, place: Path) -> None:
@@ -145,7 +145,7 @@ def test_what_has_gone_until_a_place_was_free(make_server: Any, place: Path) -> 
         remove(soon_gone)
         first.stop().result()
         with pytest.raises(aviato.SandboxFailedError, match=r"packages: .*No such file") as caught:
-            second.exec(SAY).result(30)
+            second.exec(SAY).result(60)
         assert not caught.value.is_infrastructure
 
 

@@ -154,7 +154,7 @@ def test_time_that_passes_is_in_the_log_too(
 ) -> None:
     monkeypatch.setattr(progress, "FIRST_SECONDS", 0.05)
     with caplog.at_level(logging.INFO, "aviato"):
-        evaluate([Task(command=["sleep", "0.5"])], base_url=server.url).result(30)
+        evaluate([Task(command=["sleep", "0.5"])], base_url=server.url).result(60)
     told = [each for each in caplog.messages if each.startswith("evaluate")]
     assert told[0] == "evaluate: 0 of 1 done" and told[-1] == "evaluate: 1 of 1 done (1 passed)"
 

@@ -251,7 +251,7 @@ def test_names_expiry_and_removal(session: Session, begun: list[str]) -> None:
     Sandbox.delete_snapshot(one.snapshot_id, missing_ok=True).result()
     short = first.snapshot(expires_after_seconds=0.2).result()
     begun.append(short.snapshot_id)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while short.snapshot_id in [found.snapshot_id for found in Sandbox.list_snapshots().result()]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -285,7 +285,7 @@ def test_commands_stand_still_meanwhile_and_go_on(session: Session, begun: list[
     sandbox = session.sandbox()
     run(sandbox, "head -c 30000000 /dev/urandom >large")
     process = sandbox.exec(["sh", "-c", "n=0; while :; do n=$((n+1)); echo $n >t; mv t a; echo $n >t; mv t b; done"])
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not run(sandbox, "cat b 2>/dev/null || true"):
         assert time.monotonic() < deadline
     for _ in range(3):
@@ -294,7 +294,7 @@ def test_commands_stand_still_meanwhile_and_go_on(session: Session, begun: list[
         a, b = map(int, run(session.sandbox(container_image=taken.snapshot_id), "cat a b").split())
         assert 0 <= a - b <= 1
         before = int(run(sandbox, "cat a") or 0)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while int(run(sandbox, "cat a") or 0) <= before:
             assert time.monotonic() < deadline
     process.cancel()
@@ -337,7 +337,7 @@ def test_a_server_that_goes_leaves_none_and_the_next_one_takes_it(
         going = parent.snapshot()
         children = parent.fork(2)
         store = next(Path(server.state_dir).glob("images/ids-*"))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not [*store.glob("blobs/*.tree/root/workspace/f*")] and not going.done():
             assert time.monotonic() < deadline
             time.sleep(0.001)

@@ -272,7 +272,7 @@ def test_a_signal_ends_it_with_no_sandbox_left(server: Any, number: signal.Signa
         with log.open("wb") as output:
             process = subprocess.Popen(command, env=environment(server), stdout=output, stderr=output)
         try:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while len(api.requests) < 4 or len(running(server, log)) < 4:
                 assert process.poll() is None and time.monotonic() < deadline, log.read_text()
                 time.sleep(0.05)

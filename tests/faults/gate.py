@@ -106,7 +106,7 @@ class Gate:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _on_loop(self, call: Callable[[], Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(60)
 
     async def _listen(self) -> None:
         self._listening = await asyncio.start_unix_server(self._accept, str(self.directory / "s"), limit=PIECE_BYTES)

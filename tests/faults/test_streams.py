@@ -146,7 +146,7 @@ print(*seen.values())
             "upload": lambda: box.upload(str(tmp_path / "big"), "to/file"),
         }[call]
         if form == "blocking":
-            write().result(30)
+            write().result(60)
         elif call == "write_file_streaming":
             asyncio.run(_streamed(box))
         else:
@@ -157,7 +157,7 @@ print(*seen.values())
         until(lambda count=count: len(box.list_files("/workspace").result()) >= count + 1, 5)
     box.write_file("/tmp/end", b"").result()
     size = len(short) if call == "short" else SIZE_BYTES
-    assert watching.result(20).stdout == " ".join([str(size)] * count) + "\n"
+    assert watching.result(60).stdout == " ".join([str(size)] * count) + "\n"
     assert [one.path.rpartition("/")[2] for one in box.list_files("to").result()] == ["file"]
 
 
@@ -178,7 +178,7 @@ def test_trees_travel_again(gate: Gate, box: Sandbox, tmp_path: Path, form: str)
         (tmp_path / "tree" / str(number % 4) / f"{number}").write_bytes(CONTENT[number * 50_000 : (number + 1) * 50_000])
 
     def run(begin: Any) -> None:
-        begin().result(30) if form == "blocking" else asyncio.run(_awaited(begin))
+        begin().result(60) if form == "blocking" else asyncio.run(_awaited(begin))
 
     for number, at in enumerate(cuts(2, 2_000_000)):
         cut = gate.cut("PUT /v1/sandboxes/", up=at)

@@ -46,7 +46,7 @@ def real_registry(path: Path, *, tls: bool = False, password: bool = False) -> I
 
 
 def _wait_for(host: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         assert process.poll() is None and time.monotonic() < deadline, log.read_text()
         try:

@@ -400,7 +400,7 @@ async def test_a_layer_that_leaves_out_directories_waits_for_those_below(tmp_pat
         unpacked = await unpack_by_tarfile(pieces, into, below, limits)
         calls.append((os.listdir(into / "d"), len(below)))
         if "x" in os.listdir(into / "d"):
-            await asyncio.wait_for(seen.wait(), 10)
+            await asyncio.wait_for(seen.wait(), 60)
         elif unpacked.implied:
             seen.set()
         return unpacked

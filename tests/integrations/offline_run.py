@@ -35,7 +35,7 @@ def records(files_dir: str | Path) -> list[Any]:
     """The records of the run whose `run.dir` it was, once wandb has written the last."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         found = []
         for log in Path(files_dir).parent.glob("*.wandb"):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 def subreaper_of(inside, name):
     """The subreaper of a command, which is its parent."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not (found := inside.named(name)):
         assert time.monotonic() < deadline
     with open(f"/proc/{found[0]}/stat") as file:

@@ -57,7 +57,7 @@ def test_the_end_is_always_enough(how: str) -> None:
             subscription.gone(Ended(reason="lost"))
         else:
             subscription.close()
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
         assert len(subscription.drain()) == (2 if how == "exit" else 1)
         if how == "gone":
             with pytest.raises(SandboxGone):

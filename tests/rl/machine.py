@@ -36,7 +36,7 @@ def _parent(pid: int) -> int:
 
 def kill_the_new_supervisor(server_pid: int, before: set[int], *, works: bool = True) -> None:
     """Wait for one that was not there before, and works if it is to, and kill it: one that only begins is begun once more."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (new := {pid for pid in supervisors(server_pid) - before if not works or _has_children(pid)}):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -68,7 +68,7 @@ def kill_supervisor(sandbox_id: str) -> None:
     """Wait until that sandbox has its place, give it a moment more, and end its process 1, which nobody may look into."""
     where = [os.environ.get("AVIATO_STATE_DIR"), os.path.dirname(os.environ.get("AVIATO_BASE_URL", "").removeprefix("unix://"))]
     states = [Path(state) for state in where if state] or [Path(default_state_directory())]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         time.sleep(0.2)
         walks = (entry for state in states for entry in os.walk(state))

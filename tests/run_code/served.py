@@ -33,7 +33,7 @@ def over_tcp(**settings: Any) -> Iterator[tuple[RunningServer, str]]:
 
 
 def base_url(running: RunningServer) -> str:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not (found := re.findall(r"export AVIATO_BASE_URL=(http://\S+)", running.log.read_text())):
         assert time.monotonic() < deadline
         time.sleep(0.02)

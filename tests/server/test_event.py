@@ -25,9 +25,9 @@ async def test_all_who_wait_go_on_and_who_comes_later_does_not_wait(kind):
     assert not event.is_set() and not any(task.done() for task in waits)
     event.set()
     event.set()
-    await asyncio.wait_for(asyncio.gather(*waits), 5)
+    await asyncio.wait_for(asyncio.gather(*waits), 60)
     assert event.is_set()
-    await asyncio.wait_for(event.wait(), 5)
+    await asyncio.wait_for(event.wait(), 60)
 
 
 @pytest.mark.parametrize("kind", [asyncio.Event, Event])
@@ -41,7 +41,7 @@ async def test_who_is_cancelled_leaves_the_others(kind):
     # One that is cancelled in the very moment in which it happens, too.
     first.cancel()
     event.set()
-    await asyncio.wait_for(third, 5)
+    await asyncio.wait_for(third, 60)
     assert first.cancelled() or first.done()
 
 

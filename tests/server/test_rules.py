@@ -335,7 +335,7 @@ async def test_a_dropped_command_is_killed_though_its_process_1_cannot_be_reache
     exec_id = new_exec_id()
     url = f"{server.base}/v1/sandboxes/{sandbox_id}/execs"
     (await server.http.post(url, json={"exec_id": exec_id, "command": ["hang"]})).close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not (exec_id in link.execs and link.execs[exec_id].over):
             await asyncio.sleep(0.01)
     assert cuts == 3

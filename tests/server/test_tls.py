@@ -79,7 +79,7 @@ async def test_who_does_not_begin_tls_is_cut_off(tmp_path, folder, backend, monk
     cert, key = make_certificate(tmp_path)
     front, port = await serving(folder, backend, Tls(str(cert), str(key)))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert await asyncio.wait_for(reader.read(), 60) == b""
     writer.close()
     assert await status(port, cert) == 200
     await front.close()
@@ -94,7 +94,7 @@ async def test_few_connections_that_have_not_begun_tls_are_kept(tmp_path, folder
     before = len(os.listdir("/proc/self/fd"))
     silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
     oldest = [asyncio.create_task(reader.read()) for reader, _ in silent[:-4]]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         for reading in oldest:
             with suppress(ConnectionError):
                 assert await reading == b""
@@ -182,7 +182,7 @@ async def test_a_server_goes_by_the_names_of_a_renewed_certificate(tmp_path):
             assert await status("old.example.org") == 200 and await status("new.example.org") == 401
             os.replace(new_key, key)
             os.replace(new_cert, cert)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while await status("new.example.org") != 200:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.02)

@@ -36,7 +36,7 @@ async def test_variables_come_in_one_order(make_box):
 
 async def test_a_command_that_ended_in_time_while_nobody_looked(box):
     started = box.start("sh", "-c", "echo begun; sleep 0.1; exit 3", timeout=1.5)
-    await asyncio.wait_for(started[1].wait(6), 5)
+    await asyncio.wait_for(started[1].wait(6), 60)
     await stand_still(box, 1.7)
     result = await box.finish(*started)
     assert (result.returncode, result.exit["timed_out"], result.stdout) == (3, False, "begun\n")
@@ -47,11 +47,11 @@ async def test_a_command_that_ended_in_time_while_process_1_stood_still_behind_a
     """It has looked for what happened, stands still, and goes on once the command's time is over."""
     delay = ["-e", "trace=epoll_wait", "-e", "inject=epoll_wait:delay_exit=2500000:when=1"]
     started = box.start("sh", "-c", "echo begun; sleep 0.5; exit 3", timeout=2.0)
-    await asyncio.wait_for(started[1].wait(6), 5)
+    await asyncio.wait_for(started[1].wait(6), 60)
     log = tmp_path / "strace"
     tracer = await asyncio.create_subprocess_exec("strace", "-p", str(box.process_1), "-o", str(log), *delay, stderr=-1)
     try:
-        await asyncio.wait_for(tracer.stderr.readline(), 5)  # It is attached.
+        await asyncio.wait_for(tracer.stderr.readline(), 60)  # It is attached.
         box.link.acknowledge(started[0], 6, 0, False)
         assert (await box.finish(*started)).returncode == 3
         assert "DELAYED" in log.read_text()

@@ -42,7 +42,7 @@ def authentication(place: Place) -> None:
     place.monkeypatch.setenv("AVIATO_API_KEY", "wrong")
     place.make_server(host="127.0.0.1", port=port)
     with pytest.raises(aviato.AviatoAuthenticationError) as caught:
-        aviato.Sandbox.list(base_url=f"http://127.0.0.1:{port}").result(20)
+        aviato.Sandbox.list(base_url=f"http://127.0.0.1:{port}").result(60)
     assert caught.value.is_infrastructure
 
 
@@ -51,17 +51,17 @@ def wandb_authentication(place: Place) -> None:
     place.monkeypatch.setenv("AVIATO_AUTH", "wandb")
     place.monkeypatch.setenv("NETRC", str(place.path / "none"))
     with pytest.raises(aviato.WandbAuthError, match="WANDB_API_KEY") as caught:
-        aviato.Sandbox.list(base_url="https://127.0.0.1:9").result(20)
+        aviato.Sandbox.list(base_url="https://127.0.0.1:9").result(60)
     place.monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     with pytest.raises(aviato.WandbAuthError, match="WANDB_ENTITY_NAME"):
-        aviato.Sandbox.list(base_url="https://127.0.0.1:9").result(20)
+        aviato.Sandbox.list(base_url="https://127.0.0.1:9").result(60)
     assert caught.value.is_infrastructure and isinstance(caught.value, aviato.AviatoAuthenticationError)
 
 
 @check("SandboxFailedError")
 def failed(place: Place) -> None:
     box = aviato.Sandbox(command="false")
-    box.wait_until_complete().result(20)
+    box.wait_until_complete().result(60)
     with pytest.raises(aviato.SandboxFailedError):
         box.exec(["true"]).result()
 

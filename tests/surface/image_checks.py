@@ -29,7 +29,7 @@ def layout(path: Path) -> str:
 @check("Session.prefetch", "Session.prefetch(refresh=)", *(f"ImageInfo.{name}" for name in IMAGE_ATTRIBUTES))
 def prefetch(place: Place) -> None:
     image, wrong = layout(place.path), f"oci:{place.path}/none"
-    here, failed = place.session.prefetch([image, wrong], refresh=True).result(30)
+    here, failed = place.session.prefetch([image, wrong], refresh=True).result(60)
     assert isinstance(here, aviato.ImageInfo) and (here.reference, here.status, here.names) == (image, "here", (image,))
     assert str(here.image_id).startswith("sha256:") and here.layers == 1 and here.size_bytes > 0 and here.pulled_at is not None
     assert (here.created_at, here.pinned, here.architecture, here.working_dir) == (None, False, ARCHITECTURE, "/w")

@@ -16,26 +16,26 @@ from tests.surface.names import SNAPSHOT_ATTRIBUTES
 )
 def snapshots(place: Place) -> None:
     box = place.box()
-    taken = box.snapshot(name="surface-snapshot:1", expires_after_seconds=100).result(30)
+    taken = box.snapshot(name="surface-snapshot:1", expires_after_seconds=100).result(60)
     assert (taken.name, taken.sandbox_id, taken.image) == ("surface-snapshot:1", box.sandbox_id, "host")
     assert taken.snapshot_id.startswith("sn-") and taken.image_id.startswith("sha256:") and taken.size_bytes is None
     assert taken.expires_at is not None and 90 < taken.expires_at - taken.created_at < 110
-    assert taken in Sandbox.list_snapshots().result(30)
-    Sandbox.delete_snapshot(taken.snapshot_id).result(30)
-    Sandbox.delete_snapshot(taken.snapshot_id, missing_ok=True).result(30)
-    assert taken not in Sandbox.list_snapshots().result(30)
+    assert taken in Sandbox.list_snapshots().result(60)
+    Sandbox.delete_snapshot(taken.snapshot_id).result(60)
+    Sandbox.delete_snapshot(taken.snapshot_id, missing_ok=True).result(60)
+    assert taken not in Sandbox.list_snapshots().result(60)
 
 
 @check("Sandbox.reset", "Sandbox.reset(to=)")
 def resets(place: Place) -> None:
     box = place.box()
-    box.write_file("/tmp/x", b"x").result(30)
-    taken = box.snapshot().result(30)
-    box.reset().result(30)
-    assert box.exec(["ls", "/tmp"]).result(30).stdout == ""
-    box.reset(to=taken).result(30)
-    assert box.read_file("/tmp/x").result(30) == b"x"
-    Sandbox.delete_snapshot(taken.snapshot_id).result(30)
+    box.write_file("/tmp/x", b"x").result(60)
+    taken = box.snapshot().result(60)
+    box.reset().result(60)
+    assert box.exec(["ls", "/tmp"]).result(60).stdout == ""
+    box.reset(to=taken).result(60)
+    assert box.read_file("/tmp/x").result(60) == b"x"
+    Sandbox.delete_snapshot(taken.snapshot_id).result(60)
 
 
 @check(
@@ -43,15 +43,15 @@ def resets(place: Place) -> None:
 )
 def pools(place: Place) -> None:
     with place.session.pool(1, warmup=["echo x >/tmp/x"]) as pool:
-        assert pool.size == 1 and pool.ready().result(30) in (0, 1)
-        assert pool.sandbox().read_file("/tmp/x").result(30) == b"x\n"
-        pool.close().result(30)
+        assert pool.size == 1 and pool.ready().result(60) in (0, 1)
+        assert pool.sandbox().read_file("/tmp/x").result(60) == b"x\n"
+        pool.close().result(60)
 
 
 @check("SandboxSnapshotError")
 def unknown(place: Place) -> None:
     try:
-        Sandbox.delete_snapshot(new_snapshot_id()).result(30)
+        Sandbox.delete_snapshot(new_snapshot_id()).result(60)
     except aviato.SandboxSnapshotError as error:
         assert error.reason == "not_found"
     else:
@@ -61,11 +61,11 @@ def unknown(place: Place) -> None:
 @check("Sandbox.fork", "Sandbox.stop(snapshot_on_stop=)")
 def forks(place: Place) -> None:
     box = place.box()
-    box.write_file("/tmp/x", b"x").result(30)
-    assert [child.read_file("/tmp/x").result(30) for child in box.fork(2)] == [b"x", b"x"]
-    taken = box.stop(snapshot_on_stop=True).result(30)
-    assert place.box(container_image=taken.snapshot_id).read_file("/tmp/x").result(30) == b"x"
-    Sandbox.delete_snapshot(taken.snapshot_id).result(30)
+    box.write_file("/tmp/x", b"x").result(60)
+    assert [child.read_file("/tmp/x").result(60) for child in box.fork(2)] == [b"x", b"x"]
+    taken = box.stop(snapshot_on_stop=True).result(60)
+    assert place.box(container_image=taken.snapshot_id).read_file("/tmp/x").result(60) == b"x"
+    Sandbox.delete_snapshot(taken.snapshot_id).result(60)
 
 
 @acheck(
@@ -127,7 +127,7 @@ def built(place: Place) -> None:
     found = image.build(base_url=place.url).result(60)
     assert (found.environment, found.working_dir, found.user) == ({"A": "b"}, "/srv", "root")
     box = place.box(container_image=image)
-    assert box.read_file("/srv/file").result(30) == str(place.path).encode() and box.read_file("/srv/p").result(30) == b"/srv\n"
+    assert box.read_file("/srv/file").result(60) == str(place.path).encode() and box.read_file("/srv/p").result(60) == b"/srv\n"
 
 
 @check(
@@ -141,7 +141,7 @@ def of_a_dockerfile(place: Place) -> None:
         place.path / "Dockerfile", context=place.path, target="one", build_args={"A": place.path.name}
     )
     assert "docker.io/library/surface-built:1" in image.build(name="surface-built:1").result(60).names
-    assert place.box(container_image="surface-built:1").read_file(f"/srv/{place.path.name}").result(30) == b"content"
+    assert place.box(container_image="surface-built:1").read_file(f"/srv/{place.path.name}").result(60) == b"content"
 
 
 @acheck("Image.build")

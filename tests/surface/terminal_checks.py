@@ -12,7 +12,7 @@ def default(place: Place) -> None:
     shell = place.box().shell()
     assert isinstance(shell, aviato.TerminalSession)
     shell.stdin.write(b"stty size; echo $0; exit 4\n")
-    result = shell.result(20)
+    result = shell.result(60)
     assert isinstance(result, aviato.TerminalResult)
     assert (result.returncode, result.signal) == (4, None) and 0 < result.duration_seconds < 20
     output = b"".join(shell.output)
@@ -22,7 +22,7 @@ def default(place: Place) -> None:
 @check("Sandbox.shell(command=)", "Sandbox.shell(width=)", "Sandbox.shell(height=)", "TerminalSession.output")
 def given(place: Place) -> None:
     shell = place.box().shell(command=["sh", "-c", "stty size; kill -9 $$"], width=99, height=33)
-    result = shell.result(20)
+    result = shell.result(60)
     assert (result.returncode, result.signal) == (137, 9)
     assert b"".join(shell.output) == b"33 99\r\n"
 
@@ -30,9 +30,9 @@ def given(place: Place) -> None:
 @check("TerminalSession.resize", "TerminalSession.stdin")
 def resize(place: Place) -> None:
     shell = place.box().shell(["sh", "-c", "read line; stty size"])
-    shell.resize(120, 50).result(20)
-    shell.stdin.writeline("go").result(20)
-    assert shell.result(20).returncode == 0
+    shell.resize(120, 50).result(60)
+    shell.stdin.writeline("go").result(60)
+    assert shell.result(60).returncode == 0
     assert b"".join(shell.output) == b"go\r\n50 120\r\n"
 
 

@@ -53,7 +53,7 @@ def place(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_ser
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
     session = aviato.Session()
     yield harness.Place(server, session, tmp_path, monkeypatch, make_server)
-    session.close().result(30)
+    session.close().result(60)
 
 
 def test_every_name_has_a_check() -> None:

@@ -374,7 +374,7 @@ def test_one_whose_server_dies_before_it_is_told_anything_is_taken_away(
             place_id, pod = await die_unproved(namespace, claim, monkeypatch, **options)
             assert pod["metadata"]["name"] != kept and len(namespace.claims()) == 2
             async with looking(namespace, claim, monkeypatch, **options):
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     while len(await asyncio.to_thread(namespace.claims)) > 1:
                         await asyncio.sleep(0.2)
                 await asyncio.sleep(2 * (ABANDONED_SECONDS + START_SECONDS))

@@ -94,7 +94,7 @@ def namespace() -> Iterator[Namespace]:
     """One for this process; nothing of ours is in it at the end."""
     with own_namespace(Namespace) as made:
         yield made
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while left := [one["metadata"]["name"] for kind in ("pods", "secrets") for one in made.all(kind)]:
             assert time.monotonic() < deadline, left
             time.sleep(0.1)
