@@ -278,7 +278,7 @@ class Execution(ExecCalls):
                 self.started = True
                 self._wide_window = started.wide_window
                 if not self.handle.known_to_run:
-                    self.handle.runs(started.started_at, started.startup_seconds, started.was_ready, started.image_pull)
+                    self.handle.runs(started)
                 if self._running is not None and not self._running.done():
                     self._running.set_result(True)
             elif kind == FrameType.EXIT:

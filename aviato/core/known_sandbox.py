@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from aviato.core.client import Client
     from aviato.core.concurrency_slots import ConcurrencySlots
     from aviato.core.lease import Lease
+    from aviato.wire.execution import Started
     from aviato.wire.images import ImagePull
     from aviato.wire.sandboxes import SandboxInfo
 
@@ -121,21 +122,19 @@ class KnownSandbox:
             report, self.on_image = self.on_image, None
             report(pull)
 
-    def runs(
-        self, started_at: float | None, startup_seconds: float | None, was_ready: bool, image_pull: ImagePull | None = None
-    ) -> None:
+    def runs(self, told: Started) -> None:
         """A command in it has begun, so it runs: known without asking."""
-        if image_pull is not None:
-            self._has_image(image_pull)
+        if told.image_pull is not None:
+            self._has_image(told.image_pull)
         if self.on_running is not None:
-            self.has_started(startup_seconds, was_ready)
+            self.has_started(told.startup_seconds, told.was_ready)
         if self.info is not None and self.info.status is SandboxStatus.PENDING:
-            update: dict[str, Any] = {"status": SandboxStatus.RUNNING, "queue": None}
-            if started_at is not None:
-                update |= {"started_at": started_at, "status_updated_at": started_at, "startup_seconds": startup_seconds}
+            update: dict[str, Any] = {"status": SandboxStatus.RUNNING, "queue": None, "image_id": told.image_id}
+            if (at := told.started_at) is not None:
+                update |= {"started_at": at, "status_updated_at": at, "startup_seconds": told.startup_seconds}
             self.info = self.info.model_copy(update=update)
         if not self._seen_running:
-            self._is_running(startup_seconds)
+            self._is_running(told.startup_seconds)
         self.known_to_run = True
 
     def _is_running(self, startup_seconds: float | None) -> None:

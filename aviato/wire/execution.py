@@ -134,6 +134,8 @@ class Started(ResponseModel):
     """As of the sandbox."""
     image_pull: ImagePull | None = None
     """As of the sandbox."""
+    image_id: str | None = None
+    """As of the sandbox."""
     status: SandboxStatus = SandboxStatus.RUNNING
     wide_window: bool = False
     """See `frames.WIDE_WINDOW_BYTES`; False: no more than 1 MiB of a stream is ever on its way."""

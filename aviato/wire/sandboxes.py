@@ -184,6 +184,8 @@ class SandboxInfo(ResponseModel):
     annotations: dict[str, str] = {}
     image: str | None = None
     """The image in use, after substitution."""
+    image_id: str | None = None
+    """By which the image that it began with can be had, whatever its name means by now; None: by its name alone."""
     image_note: str | None = None
     """A substitution that the client logs once."""
     limits: dict[str, LimitInfo] = {}

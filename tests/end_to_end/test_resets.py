@@ -149,6 +149,8 @@ def test_its_image_is_the_one_that_it_began_with(make_server: Any, tmp_path: Pat
             await client.pull_image(image, refresh=True)
             async with await client.sandbox(container_image=image) as other:
                 assert await which(other) == "second"
+            graded = await sandbox.grade({}, ["cat", "/which"])
+            assert (graded.passed, graded.exec_result.stdout) == (True, "first")
             await sandbox.reset()
             assert await which(sandbox) == "first"
             prepared = await sandbox.snapshot()

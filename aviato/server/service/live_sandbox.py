@@ -323,6 +323,7 @@ def info_of(record: SandboxRecord, queue: QueueInfo | None = None) -> SandboxInf
         tags=list(record.tags),
         annotations=record.annotations,
         image=record.image,
+        image_id=record.image_id,
         image_note=record.image_note,
         limits={name: LimitInfo(**limit) for name, limit in record.limits.items()},
         unkept_promises=list(record.unkept_promises),

@@ -272,6 +272,7 @@ class ExecFeed(Backpressure):
                 startup_seconds=record.startup_seconds,
                 was_ready=self.sandbox.was_ready,
                 image_pull=self.sandbox.image_pull,
+                image_id=record.image_id,
                 status=record.status,
                 wide_window=wide,
             )
