@@ -170,6 +170,21 @@ def test_its_image_is_the_one_that_it_began_with(make_server: Any, tmp_path: Pat
     asyncio.run(main())
 
 
+def test_its_snapshot_is_the_one_that_its_name_meant_then(session: Session, tmp_path: Path) -> None:
+    name = f"moves-{tmp_path.name.lower()}"
+    parent = session.sandbox()
+    parent.write_file("which", b"first").result()
+    parent.snapshot(name=name).result()
+    sandbox = session.sandbox(container_image=name)
+    assert sandbox.read_file("which").result() == b"first"
+    parent.write_file("which", b"second").result()
+    parent.snapshot(name=name).result()
+    assert session.sandbox(container_image=name).read_file("which").result() == b"second"
+    assert sandbox.grade({}, ["cat", "which"]).result().exec_result.stdout == "first"
+    sandbox.reset().result()
+    assert sandbox.read_file("which").result() == b"first"
+
+
 def test_of_an_image_it_shows_what_a_new_one_shows(session: Session, image: str) -> None:
     sandbox = session.sandbox(container_image=image)
     new = seen(session.sandbox(container_image=image), cwd="/")

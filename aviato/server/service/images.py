@@ -241,7 +241,7 @@ def first_image(backend: Backend, named: ResolvedImage, image_id: str | None) ->
         named: what its name means now.
         image_id: what it meant then, where that is known.
     """
-    if image_id is None or named.image_id == image_id or named.is_snapshot:
+    if image_id is None or named.image_id == image_id:
         return named
     try:
         first = backend.resolve_image(image_id)

@@ -162,7 +162,8 @@ class Recovery:
             sandbox.expire_as_on_record()
             asked = record.lies_over or (sandbox.request.image if record.place_id is None else record.image)
             named = self._backend.resolve_image(asked, fallback=sandbox.request.image_fallback)
-            sandbox.image = first_image(self._backend, named, record.image_id)
+            is_own = asked == sandbox.request.image
+            sandbox.image = first_image(self._backend, named, record.image_id) if is_own else named
             sandbox.record = record.but(ports={**self._ports.open(sandbox.sandbox_id, record.ports)})
         except AviatoError as error:
             sandbox.settle(not_started(error))

@@ -84,9 +84,10 @@ class Resets:
         first = sandbox.record.image_id
         image = first_image(self._backend, named, first)
         check_image(image, caller, named.reference)
+        is_found = image is not named
         if not image.is_here:
             image = await self._backend.fetch_image(image)
-        if first is not None and image.image_id != first:
+        if first is not None and not is_found and image.image_id != first:
             message = (
                 f"image {named.reference!r} is another one by now than sandbox {sandbox.sandbox_id} began with, and that one is"
                 " not here any more; make another sandbox, or reset this one to a snapshot"

@@ -63,6 +63,8 @@ class PodImages:
 
     def current(self, image: ResolvedImage) -> ResolvedImage:
         """The same by its digest, if that is known by now."""
+        if image.lasting_id is not None:
+            return image
         return replace(image, image_id=self._found.get(image.reference, image.image_id))
 
     def learn(self, image: ResolvedImage, state: PodState) -> None:
