@@ -55,8 +55,8 @@ STANDSTILL = area.defence(
     patches=(
         Patch(
             PROCESS_TREE,
-            "let frozen = self.newcomers || (self.killed.is_empty() && before.len() > FEW);",
-            "let frozen = false;",
+            "let frozen = self.newcomers || (is_first && (before.len() > FEW || processes.are_many.get()));",
+            "let (before, frozen) = (processes.all()?, false);",
         ),
     ),
 )
