@@ -34,21 +34,29 @@ def scored(session: aviato.Session, **options: Any) -> list[Outcome]:
     return evaluate(TASKS, session=session, timeout_seconds=2, max_concurrency=8, **options).result(55)
 
 
+def disturbed(server: Any, session: aviato.Session, every: int, least: int, **options: Any) -> tuple[list[Outcome], int]:
+    """What comes of them while some die, and how many did; a busy machine has the killer look too seldom now and then."""
+    for _ in range(8):
+        with killer(server.pid, every) as killed:
+            outcomes = scored(session, **options)
+        if len(killed) >= least:
+            return outcomes, len(killed)
+    raise AssertionError(f"never {least} were killed")
+
+
 def test_rewards_of_a_disturbed_run_are_those_of_the_undisturbed_one(server: Any, session: aviato.Session) -> None:
     expected = [outcome.reward() for outcome in scored(session)]
     assert expected == [1.0, 1.0, 0.0, 0.0] * 4
-    with killer(server.pid, 2) as killed:
-        disturbed = scored(session, retry_budget_seconds=0)
-    rewards = [outcome.reward() for outcome in disturbed]
-    assert len(killed) >= 3 and 1 <= rewards.count(None) <= len(killed)
+    outcomes, killed = disturbed(server, session, 2, 3, retry_budget_seconds=0)
+    rewards = [outcome.reward() for outcome in outcomes]
+    assert 1 <= rewards.count(None) <= killed
     assert [(found, due) for found, due in zip(rewards, expected, strict=True) if found not in (None, due)] == []
 
 
 def test_tried_again_none_is_missing(server: Any, session: aviato.Session) -> None:
-    with killer(server.pid, 3) as killed:
-        outcomes = scored(session, retry_budget_seconds=60)
+    outcomes, _ = disturbed(server, session, 3, 2, retry_budget_seconds=60)
     assert [outcome.reward() for outcome in outcomes] == [1.0, 1.0, 0.0, 0.0] * 4
-    assert len(killed) >= 2 and sum(outcome.attempts - 1 for outcome in outcomes) >= 2
+    assert sum(outcome.attempts - 1 for outcome in outcomes) >= 2
 
 
 def test_a_sandbox_that_stands_still_before_the_code_is_there_is_tried_again(
