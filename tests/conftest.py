@@ -29,7 +29,7 @@ from tests.short_form import SHORT
 # Before anything imports it, so that its assertions say what they compared.
 pytest.register_assert_rewrite("aviato.promises", "aviato.server.backends.conformance")
 
-START_SECONDS = 40.0
+START_SECONDS = 120.0
 SERVE = f"{BEFORE_SERVE}from aviato.cli.main import main; main()"
 INIT = "AVIATO_INIT"
 """Of all variables of ours the one that the tests are made with: another process 1."""
