@@ -26,7 +26,7 @@ from tests.protocol.test_over_a_network import CONFIGURATION
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
