@@ -638,14 +638,12 @@ impl KillTagged {
 
     pub fn step(&mut self, processes: &Processes) -> Step {
         let round = processes.newest().and_then(|newest| {
-            let is_first = self.killed.is_empty();
+            let may_freeze = self.newcomers || self.killed.is_empty();
             // Of many nobody asks who they are before they stand still.
-            let before = match self.newcomers || is_first {
-                true if processes.are_many.get() => Vec::new(),
-                true => processes.first(MANY)?,
-                false => processes.all()?,
-            };
-            let frozen = self.newcomers || (is_first && (before.len() > FEW || processes.are_many.get()));
+            let are_many = may_freeze && processes.are_many.get();
+            let before =
+                if are_many { Vec::new() } else { processes.first(if may_freeze { MANY } else { usize::MAX })? };
+            let frozen = self.newcomers || are_many || (self.killed.is_empty() && before.len() > FEW);
             let round = if frozen {
                 processes.kill_frozen(self.tag, &before, false)?
             } else {

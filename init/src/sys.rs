@@ -1168,8 +1168,9 @@ pub fn read_names(fd: &OwnedFd, names: &mut Vec<(Vec<u8>, u8)>) -> io::Result<bo
 
 /// As `read_names`, as many as a buffer has room for.
 pub fn read_some_names(fd: &OwnedFd, names: &mut Vec<(Vec<u8>, u8)>, buffer: &mut [u8]) -> io::Result<bool> {
-    const HEAD: usize = 19; // inode u64, offset i64, length u16, kind u8
-                            // SAFETY: the buffer is as long as said.
+    // Inode u64, offset i64, length u16, kind u8.
+    const HEAD: usize = 19;
+    // SAFETY: the buffer is as long as said.
     let count = check_size(unsafe {
         syscall(SYS_GETDENTS64, fd.as_raw_fd(), buffer.as_mut_ptr(), buffer.len() as c_uint) as isize
     })?;

@@ -55,7 +55,7 @@ STANDSTILL = area.defence(
     patches=(
         Patch(
             PROCESS_TREE,
-            "let frozen = self.newcomers || (is_first && (before.len() > FEW || processes.are_many.get()));",
+            "let frozen = self.newcomers || are_many || (self.killed.is_empty() && before.len() > FEW);",
             "let (before, frozen) = (processes.all()?, false);",
         ),
     ),
