@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 FORM = 4
 """Of what steps are cached by; another one makes all anew."""
 SHOWN_CHARACTERS = 2000
+_HOST = re.compile(r"host(:3\.\d+)?", re.ASCII)
 _INTERPRETER = re.compile(r"python:3\.\d+", re.ASCII)
 """One of the machine's, where there is no image of that name."""
 BUILDING, CACHED = "building: ", "cached: "
@@ -262,7 +263,7 @@ def _is_of_machine(base: str) -> bool:
 
 
 def _is_own(base: str) -> bool:
-    return base == "host" or base.startswith("dir:")
+    return _HOST.fullmatch(base) is not None or base.startswith("dir:")
 
 
 async def _take(sandbox: AsyncSandbox, step: Step, setting: Setting, found: list[Found], user: str | None) -> None:

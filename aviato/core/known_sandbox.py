@@ -50,7 +50,6 @@ class KnownSandbox:
         releasable: nobody can begin an operation any more; the server is told once the last one has ended.
         used_at: when the last operation of this process ended, by the monotonic clock.
         known_to_run: it runs as far as was seen last, and all that its commands say of that has been taken note of.
-        reset_to: the snapshot that it was reset to from here last; None: what it began with.
         prints_much: some command of it has, so that memory may be worth sharing for the next.
     """
 
@@ -68,7 +67,6 @@ class KnownSandbox:
     releasable: bool = field(default=False, init=False)
     used_at: float = field(default=0.0, init=False)
     known_to_run: bool = field(default=False, init=False)
-    reset_to: str | None = field(default=None, init=False)
     prints_much: bool = field(default=False, init=False)
     _queued_seconds: float = field(default=0.0, init=False)
     _operations: int = field(default=0, init=False)

@@ -17,5 +17,4 @@ async def reset(handle: SandboxHandle, to: str | None) -> None:
     if values := handle.secret_values():
         wanted["secret_values"] = values
     info = await handle.client.reset_sandbox(handle.sandbox_id, new_reset_id(), **wanted)
-    handle.reset_to = to
     handle.see(info)

@@ -67,11 +67,12 @@ async def grade(handle: SandboxHandle, create: Mapping[str, Any] | None, request
         SandboxExecutionError: the grader cannot run, as it is found where no code of the policy is: `grader_failed`.
         AviatoError: the infrastructure failed.
     """
-    info = await handle.wait_running()
+    await handle.wait_running()
+    info = await handle.refresh()  # Another process may have reset it.
     await handle.client.cancel_all(handle.sandbox_id)
     results = await named_results(handle, request)
     known: dict[str, Any] = same_sandbox(create) if create is not None else {"image": info.image, "tags": info.tags}
-    if (base := request.base_snapshot or handle.reset_to or info.image_id) is not None:
+    if (base := request.base_snapshot or info.image_id) is not None:
         known["image"] = base  # What the policy found there is what the grader is to find, whatever a name means by now.
     check_sizes(request.command if request.kind is None else (), {**known.get("environment_variables", {}), **request.env})
     is_linked = _is_linked(request, results)

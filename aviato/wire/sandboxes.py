@@ -185,7 +185,7 @@ class SandboxInfo(ResponseModel):
     image: str | None = None
     """The image in use, after substitution."""
     image_id: str | None = None
-    """By which the image that it began with can be had, whatever its name means by now; None: by its name alone."""
+    """By which the image in use can be had, whatever its name means by now; None: by its name alone."""
     image_note: str | None = None
     """A substitution that the client logs once."""
     limits: dict[str, LimitInfo] = {}

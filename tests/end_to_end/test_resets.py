@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import signal
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -166,6 +167,36 @@ def test_its_image_is_the_one_that_it_began_with(make_server: Any, tmp_path: Pat
                 await sandbox.reset()
             assert caught.value.reason == "image_gone" and await which(sandbox) == "first"
             await sandbox.stop()
+
+    asyncio.run(main())
+
+
+def test_of_the_machine_s_python_it_stays_so(make_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its name means an image of the store since."""
+    monkeypatch.setenv("AVIATO_BASE_URL", make_server().url)
+    image = f"python:3.{sys.version_info.minor}"
+    files: dict[str, Any] = {**tools("cat", "sh"), "etc/os-release": b"of the store"}
+    layout = make_layout(tmp_path / "pulled", [tar_of(files)], {"Env": ["PATH=/bin"]})
+
+    async def release(sandbox: Any) -> str:
+        return str((await sandbox.exec(["cat", "/etc/os-release"])).stdout)
+
+    async def main() -> None:
+        async with AsyncClient() as client, await client.sandbox(container_image=image) as sandbox:
+            before = await release(sandbox)
+            prepared = await sandbox.snapshot()
+            try:
+                await client.pull_image(f"oci:{layout}", name=image)
+                async with await client.sandbox(container_image=image) as other:
+                    assert await release(other) == "of the store"
+                assert (await sandbox.grade({}, ["cat", "/etc/os-release"])).exec_result.stdout == before
+                await sandbox.reset()
+                assert await release(sandbox) == before
+                await sandbox.reset(to=prepared)
+                await sandbox.reset()
+                assert await release(sandbox) == before
+            finally:
+                await client.delete_snapshot(prepared.snapshot_id)
 
     asyncio.run(main())
 

@@ -20,6 +20,8 @@ from aviato.server.images.resolve import LocalImages
         (None, Reference("host")),
         ("host", Reference("host")),
         ("python:3.11", Reference("python", "11")),
+        ("host:3.11", Reference("host", "11")),
+        ("host:5000/a", Reference("other", "host:5000/a")),
         ("python:3", Reference("other", "python:3")),
         ("python:3.11-slim", Reference("other", "python:3.11-slim")),
         ("python:2.7", Reference("other", "python:2.7")),

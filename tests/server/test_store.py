@@ -80,6 +80,7 @@ def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path, version):
     if version < 9:
         db.execute("ALTER TABLE sandboxes DROP COLUMN moving")
     db.execute("ALTER TABLE sandboxes DROP COLUMN image_id")
+    db.execute("ALTER TABLE sandboxes DROP COLUMN first_image_id")
     if version < 5:
         db.execute("ALTER TABLE leases DROP COLUMN owner")
     db.execute(f"PRAGMA user_version = {version}")
@@ -101,6 +102,7 @@ def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path, version):
             "lies_over",
             "moving",
             "image_id",
+            "first_image_id",
         } <= there
         store.add_sandbox(record(f"a{turn}", ended_at=1.0, ports={9000: None, 80: 40123}))
         assert list(store.sandbox(f"a{turn}").ports.items()) == [(9000, None), (80, 40123)]

@@ -334,7 +334,8 @@ def as_before_there_were_tenants(folder):
     db = sqlite3.connect(folder.store)
     for table in ("sandboxes", "leases"):
         db.execute(f"ALTER TABLE {table} DROP COLUMN owner")
-    for column in ("unkept_promises", "for_one_run", "place_id", "expires_at", "lies_over", "moving", "image_id"):
+    newer = ("unkept_promises", "for_one_run", "place_id", "expires_at", "lies_over", "moving", "image_id", "first_image_id")
+    for column in newer:
         db.execute(f"ALTER TABLE sandboxes DROP COLUMN {column}")
     for sandbox_id, body in db.execute("SELECT sandbox_id, body FROM sandboxes WHERE body IS NOT NULL").fetchall():
         whole = CreateSandbox.model_validate_json(body).model_dump(mode="json")

@@ -10,6 +10,7 @@ from aviato.server.images import image_documents as documents
 from aviato.server.images.image_errors import disk_error, image_error, quoted
 from aviato.server.images.oci_reference import id_prefix, parse_oci_reference
 from aviato.server.images.packed_image import PackedImage
+from aviato.server.images.reference import parse
 from aviato.system.threads import in_thread
 from aviato.trees import tar
 from aviato.wire.ids import SNAPSHOT_ID
@@ -104,7 +105,7 @@ class ImageExports:
     @asynccontextmanager
     async def _going_out(self, reference: str) -> AsyncIterator[tuple[PackedImage, tuple[str, ...]]]:
         """An image, and its names here."""
-        if reference == "host" or reference.startswith("dir:"):
+        if parse(reference).kind == "host" or reference.startswith("dir:"):
             raise _no_image(reference, reference)
         found = await in_thread(self._find, reference)
         if found is None:

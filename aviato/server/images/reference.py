@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-_PYTHON = re.compile(r"python:3\.(\d{1,3})")
+_PYTHON = re.compile(r"(python|host):3\.(\d{1,3})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -16,7 +16,7 @@ class Reference:
 
     Attributes:
         kind: `host`, `python`, `name` (a registered directory), `path` (a directory) or `other`.
-        value: the minor version of `python` in decimal, the name, or the path.
+        value: the minor version of `python` in decimal, also of a `host` that asks for one, the name, or the path.
     """
 
     kind: Literal["host", "python", "name", "path", "other"]
@@ -29,7 +29,7 @@ def parse(reference: str | None) -> Reference:
         return Reference("host")
     match = _PYTHON.fullmatch(reference)
     if match:
-        return Reference("python", match[1])
+        return Reference("host" if match[1] == "host" else "python", match[2])
     if reference.startswith("dir:"):
         rest = reference[4:]
         if rest.startswith("/") and "\0" not in rest:

@@ -75,9 +75,13 @@ class LocalImages:
         parsed = parse(reference)
         if reference is not None and reference in self._registered:
             return self._directory(str(self._registered[reference]), reference)
-        if parsed.kind == "host":
+        if parsed.kind == "host" and not parsed.value:
             interpreter = choose_default(self._interpreters)
             return ResolvedImage(reference="host", kind="host", interpreter=interpreter.executable if interpreter else None)
+        if parsed.kind == "host":
+            if (chosen := choose(self._interpreters, int(parsed.value), None)) is None:
+                raise SandboxImageError(f"this machine has no Python 3.{parsed.value}{self._nearest(reference)}")
+            return _machine(chosen)
         if (stored := self._find(reference, parsed.kind)) is not None:
             return self._stored(str(reference), stored)
         if parsed.kind == "python":
@@ -159,8 +163,7 @@ class LocalImages:
         note = None
         if chosen.minor != minor:
             note = f"image 'python:3.{minor}' is not here; using the machine's Python {chosen.version} ({chosen.executable})"
-        reference = f"python:{chosen.version}"
-        return ResolvedImage(reference=reference, kind="host", note=note, interpreter=chosen.executable)
+        return replace(_machine(chosen), note=note)
 
     def _directory(self, path: str, reference: str) -> ResolvedImage:
         if not os.path.isdir(path):
@@ -193,7 +196,9 @@ class LocalImages:
         if snapshot.base is None:
             image = self._of_layers(reference, stored)
         else:
-            image = self._over(self.resolve(snapshot.base), reference, stored, snapshot.interpreter)
+            # The name of the machine's own Python may mean an image of the store by now.
+            below = self.resolve(snapshot.base if snapshot.interpreter is None else "host")
+            image = self._over(below, reference, stored, snapshot.interpreter)
         return replace(
             image,
             reference=reference,
@@ -246,6 +251,11 @@ class LocalImages:
         more = f" and {len(there) - CANDIDATES} more" if len(there) > CANDIDATES else ""
         without = "" if minors else "; this machine has no Python interpreter"
         return f"; there are {', '.join(there[:CANDIDATES])}{more}{without}"
+
+
+def _machine(chosen: Interpreter) -> ResolvedImage:
+    """The machine's files with one of its interpreters."""
+    return ResolvedImage(reference=f"python:{chosen.version}", kind="host", interpreter=chosen.executable)
 
 
 class _Coming:

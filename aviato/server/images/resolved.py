@@ -71,7 +71,10 @@ class ResolvedImage:
     @property
     def lasting_id(self) -> str | None:
         """By which it can be had again when its name means another one; None where nothing but the name tells."""
-        return self.image_id if self.image_id is not None and "sha256:" in self.image_id else None
+        if self.image_id is None:
+            # An image that is called `python:3.12` may come later.
+            return self.reference.replace("python", "host") if self.is_host else None
+        return self.image_id if "sha256:" in self.image_id else None
 
     @property
     def without_start(self) -> ResolvedImage:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoAuthenticationError, AviatoError, SandboxImageError
 from aviato.server.backends.capabilities import Capability
 from aviato.server.callers import OPERATOR
+from aviato.server.images.reference import parse
 from aviato.server.service.event import Event
 from aviato.system.threads import in_thread
 from aviato.wire.images import ImageInfo, ImageList, PrunedImages, RemovedImage
@@ -59,7 +60,7 @@ class Images:
             SandboxImageError: this server has no store, this is no reference to pull, or a tenant asks and it is not here.
         """
         store = self.store()
-        if reference == "host" or reference.startswith("dir:"):
+        if parse(reference).kind == "host" or reference.startswith("dir:"):
             raise SandboxImageError(f"{reference!r} is of this machine: there is nothing to pull", reason="bad_reference")
         pull = None if caller.tenant is not None else self._known(reference)
         if pull is None and (not refresh or caller.tenant is not None):
@@ -233,21 +234,21 @@ class _Pull:
         self.forgotten_at = time.monotonic() + REMEMBERED_SECONDS
 
 
-def first_image(backend: Backend, named: ResolvedImage, image_id: str | None) -> ResolvedImage:
-    """The image that a sandbox began with; `named` where it is known to be here no more.
+def image_before(backend: Backend, named: ResolvedImage, image_id: str | None) -> ResolvedImage:
+    """What an image's name meant when a sandbox took it; `named` where that is known to be here no more.
 
     Args:
         backend: has it.
         named: what its name means now.
         image_id: what it meant then, where that is known.
     """
-    if image_id is None or named.image_id == image_id:
+    if image_id is None or named.lasting_id == image_id:
         return named
     try:
-        first = backend.resolve_image(image_id)
+        before = backend.resolve_image(image_id)
     except SandboxImageError:  # The store has it no more.
         return named
-    return replace(first, reference=named.reference) if first.is_here else first
+    return replace(before, reference=named.reference) if before.is_here else before
 
 
 def check_image(image: ResolvedImage, caller: Caller, reference: str) -> None:

@@ -244,8 +244,12 @@ class Lifecycle:
             fetching.cancel()
         if (came := sandbox.image.came) is not None:
             sandbox.image_pull = ImagePull(seconds=came.seconds, done_bytes=came.done_bytes)
-        image_id = sandbox.record.image_id or sandbox.image.lasting_id
-        sandbox.record = sandbox.record.but(image_id=image_id, image_note=sandbox.image.note or sandbox.record.image_note)
+        record = sandbox.record
+        if record.image_id is None:
+            record = record.but(image_id=sandbox.image.lasting_id)
+        if record.first_image_id is None and record.place_id is None:
+            record = record.but(first_image_id=record.image_id)
+        sandbox.record = record.but(image_note=sandbox.image.note or record.image_note)
         if not sandbox.place.done():
             self._slots.image_is_here(sandbox)
 

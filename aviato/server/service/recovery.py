@@ -14,7 +14,7 @@ from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.options import SandboxStatus
 from aviato.server.callers import Caller
 from aviato.server.link.ended import SandboxGone
-from aviato.server.service.images import first_image
+from aviato.server.service.images import image_before
 from aviato.server.service.live_sandbox import LiveSandbox
 from aviato.server.states import LIVING, State, ending_of, lost, not_started
 from aviato.system.threads import in_thread
@@ -162,8 +162,7 @@ class Recovery:
             sandbox.expire_as_on_record()
             asked = record.lies_over or (sandbox.request.image if record.place_id is None else record.image)
             named = self._backend.resolve_image(asked, fallback=sandbox.request.image_fallback)
-            is_own = asked == sandbox.request.image
-            sandbox.image = first_image(self._backend, named, record.image_id) if is_own else named
+            sandbox.image = named if record.lies_over else image_before(self._backend, named, record.image_id)
             sandbox.record = record.but(ports={**self._ports.open(sandbox.sandbox_id, record.ports)})
         except AviatoError as error:
             sandbox.settle(not_started(error))

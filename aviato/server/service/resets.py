@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError, SandboxImageError
 from aviato.server.backends.capabilities import Capability
-from aviato.server.service.images import check_image, first_image
+from aviato.server.service.images import check_image, image_before
 from aviato.server.service.registry import running
 from aviato.wire.ids import RESET_ID, derived_place_id
 
@@ -81,13 +81,13 @@ class Resets:
     async def _own(self, sandbox: LiveSandbox, caller: Caller) -> ResolvedImage:
         """The image that it began with, here."""
         named = self._backend.resolve_image(sandbox.request.image, fallback=sandbox.request.image_fallback)
-        first = sandbox.record.image_id
-        image = first_image(self._backend, named, first)
+        first = sandbox.record.first_image_id
+        image = image_before(self._backend, named, first)
         check_image(image, caller, named.reference)
         is_found = image is not named
         if not image.is_here:
             image = await self._backend.fetch_image(image)
-        if first is not None and not is_found and image.image_id != first:
+        if first is not None and not is_found and image.lasting_id != first:
             message = (
                 f"image {named.reference!r} is another one by now than sandbox {sandbox.sandbox_id} began with, and that one is"
                 " not here any more; make another sandbox, or reset this one to a snapshot"

@@ -189,6 +189,7 @@ class Sandboxes:
             image=image.reference,
             image_note=image.note,
             image_id=image.lasting_id,
+            first_image_id=image.lasting_id,
             tags=tuple(dict.fromkeys(request.tags)),
             annotations=request.annotations,
             egress=request.egress_mode or "none",

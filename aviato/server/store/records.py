@@ -32,7 +32,8 @@ class SandboxRecord:
         unkept_promises: of its backend, when it was accepted.
         for_one_run: it was made for one command, and ends with it.
         place_id: of the place that it is in, where that has not the sandbox's own id.
-        image_id: what its image was when it began, whatever the name means since; None where nothing tells.
+        image_id: of the image in use, whatever its name means since; None where nothing tells.
+        first_image_id: of the one that it began with, before any reset.
         lies_over: the snapshot that its place lies over, where it has moved over one of its own.
         moving: while it does: which place it comes from, and how the snapshot is to be, as JSON.
         expires_at: when its lifetime is over, by the clock; a reset begins none anew.
@@ -66,6 +67,7 @@ class SandboxRecord:
     for_one_run: bool = False
     place_id: str | None = None
     image_id: str | None = None
+    first_image_id: str | None = None
     lies_over: str | None = None
     moving: str | None = None
     expires_at: float | None = None

@@ -34,6 +34,7 @@ CREATE TABLE sandboxes (
     for_one_run INTEGER NOT NULL DEFAULT 0,
     place_id TEXT,
     image_id TEXT,
+    first_image_id TEXT,
     lies_over TEXT,
     moving TEXT,
     expires_at REAL,
@@ -93,6 +94,6 @@ MIGRATIONS = {
     ALTER TABLE sandboxes ADD COLUMN lies_over TEXT;
     ALTER TABLE sandboxes ADD COLUMN moving TEXT;
     """,
-    9: "ALTER TABLE sandboxes ADD COLUMN image_id TEXT;",
+    9: "ALTER TABLE sandboxes ADD COLUMN image_id TEXT; ALTER TABLE sandboxes ADD COLUMN first_image_id TEXT;",
 }
 """From each older version to the next."""

@@ -472,14 +472,18 @@ def test_a_sandbox_that_was_reset_to_a_snapshot_is_graded_over_that(server: Any,
     taken = sandbox.snapshot().result()
     try:
         known_before = aviato.Sandbox.from_id(sandbox.sandbox_id, base_url=server.url).result()
+        assert known_before.status == "running"
         sandbox.reset(to=taken).result()
         sandbox.write_file("solution.py", code.encode()).result()
         assert grade(sandbox, PLAIN).passed
         assert grade(known_before, PLAIN).passed
         assert [child.read_file("/srv/prepared.py").result() for child in sandbox.fork(1)] == [b"def two(): return 2\n"]
-        sandbox.reset().result()
+        known_before.reset().result()
         sandbox.write_file("solution.py", code.encode()).result()
-        assert not grade(sandbox, PLAIN).passed
+        assert not grade(sandbox, PLAIN).passed, "another has reset it"
+        known_before.reset(to=taken).result()
+        sandbox.write_file("solution.py", code.encode()).result()
+        assert grade(sandbox, PLAIN).passed
     finally:
         aviato.Sandbox.delete_snapshot(taken.snapshot_id, base_url=server.url).result()
 
