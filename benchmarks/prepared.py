@@ -26,7 +26,7 @@ from common import write_json as save
 
 import aviato
 from aviato.bench.floor import NO_BWRAP
-from aviato.bench.latency import creating, end_servers, run_true
+from aviato.bench.latency import end_servers, run_true
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,6 +39,8 @@ SETTLED_SECONDS, MOST_SETTLING_SECONDS = 5.0, 60.0
 """Longer than a server keeps the places of ended sandboxes for others."""
 RESOURCES = {"disk": "4Gi"}
 """Of what is forked, so of its children too."""
+REST_SECONDS = 0.005
+"""Before each beginning: a server at work has still to do what the operation before has left to be done."""
 FORKED = 10
 """Rounds of small things for one of forks and of snapshots that take long."""
 
@@ -236,39 +238,41 @@ def measure_beginnings(session: aviato.Session, rounds: int) -> Figures:
         pool = stack.enter_context(session.pool(READY))
         box = stack.enter_context(session.sandbox())
 
-        def from_pool(operation: Callable[[aviato.Sandbox], object]) -> Callable[[], float]:
+        def begun_by(take: Callable[[], aviato.Sandbox], operation: Callable[[aviato.Sandbox], object]) -> Callable[[], float]:
             def made() -> aviato.Sandbox:
-                sandbox = pool.sandbox()
+                sandbox = take()
                 operation(sandbox)
                 return sandbox
 
-            measured = undone(made, lambda sandbox: sandbox.stop().result())
+            return undone(made, lambda sandbox: sandbox.stop().result())
 
-            def case() -> float:
+        def rested(case: Callable[[], float]) -> Callable[[], float]:
+            def after_rest() -> float:
+                time.sleep(REST_SECONDS)
                 while not pool.ready().result():
-                    time.sleep(0.01)
-                return measured()
+                    time.sleep(REST_SECONDS)
+                return case()
 
-            return case
+            return after_rest
 
         def anew() -> None:
             box.reset().result()
             run_true(box)
 
         cases = [
-            (create, creating(session, lambda sandbox: sandbox.wait())),
+            (create, begun_by(session.sandbox, lambda sandbox: sandbox.wait())),
             (reset, timed(lambda: box.reset().result())),
-            (claim, from_pool(lambda sandbox: sandbox.wait())),
-            (created, creating(session)),
+            (claim, begun_by(pool.sandbox, lambda sandbox: sandbox.wait())),
+            (created, begun_by(session.sandbox, run_true)),
             (begun, timed(anew)),
-            (claimed, from_pool(run_true)),
+            (claimed, begun_by(pool.sandbox, run_true)),
             (execute, timed(lambda: run_true(box))),
         ]
         if bwrap is None:
             print(NO_BWRAP)
         else:
             cases.append((floor, stack.enter_context(Floor(bwrap))))
-        alternate(rounds, *cases)
+        alternate(rounds, *((series, rested(case)) for series, case in cases))
         missed = session.get_metrics().get("aviato/pool_misses", 0)
     pairs = {reset.name: create, claim.name: execute, begun.name: created, claimed.name: created}
     rows = []

@@ -11,7 +11,7 @@ from aviato.log import logger
 from aviato.wire.execution import ACKNOWLEDGED_AT_ONCE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
 LET_GO_SECONDS = 0.01
 AFTER_EXIT_SECONDS = 0.1
@@ -79,11 +79,11 @@ class Acknowledger:
         found = [exec_id for (exec_id, _), ack in self._execs.get(sandbox_id, {}).items() if ack.done]
         return list(dict.fromkeys(found))
 
-    def stopped(self, sandbox_id: str) -> None:
-        """It has ended: the server has nothing left of it that the acknowledgement of a whole result would free."""
-        execs = self._execs.pop(sandbox_id, None)
-        if execs is not None and (partial := {key: ack for key, ack in execs.items() if not ack.done}):
-            self._execs[sandbox_id] = partial
+    def settled(self, sandbox_id: str, exec_ids: Collection[str]) -> None:
+        """The acknowledgement of these whole results would free nothing: the server was told otherwise."""
+        execs = self._execs.pop(sandbox_id, {})
+        if left := {key: ack for key, ack in execs.items() if not (ack.done and key[0] in exec_ids)}:
+            self._execs[sandbox_id] = left
 
     async def told_of(self, sandbox_id: str) -> None:
         """Wait until the server has been told what there was of a sandbox, whatever comes of others meanwhile."""

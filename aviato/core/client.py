@@ -178,15 +178,12 @@ class Client:
         `received` are commands whose results have arrived, so that the server need not keep them.
         """
         path = f"/v1/sandboxes/{sandbox_id}/stop"
-        fields = {"graceful_shutdown_seconds": grace_seconds}
-        body = encode(StopSandbox, **fields, received=list(received[:MOST_RECEIVED]))
-        try:
+
+        async def stop(**also: list[str]) -> SandboxInfo | None:
+            body = encode(StopSandbox, graceful_shutdown_seconds=grace_seconds, **also)
             return await self._end("POST", path, body, grace_seconds, missing_ok)
-        except AviatoValidationError as error:
-            if "received" not in error.field_violations:
-                raise
-        # A server of an earlier version.
-        return await self._end("POST", path, encode(StopSandbox, **fields), grace_seconds, missing_ok)
+
+        return await _saying_received(stop, received)
 
     async def release(self, sandbox_id: str) -> SandboxInfo | None:
         """End a sandbox that was let go, with reason `released`, unless something uses it; None if it is not known."""
@@ -292,11 +289,15 @@ class Client:
         body = encode(TakeSnapshot, **wanted)
         return decode(SnapshotInfo, await self.call("take snapshot", "PUT", path, body, silence_seconds=SNAPSHOT_SECONDS))
 
-    async def reset_sandbox(self, sandbox_id: str, reset_id: str, **wanted: Any) -> SandboxInfo:
-        """Let one begin anew; returns when it runs."""
+    async def reset_sandbox(self, sandbox_id: str, reset_id: str, received: Sequence[str], **wanted: Any) -> SandboxInfo:
+        """Let one begin anew; returns when it runs. `received` as in `stop`."""
         path = f"/v1/sandboxes/{sandbox_id}/resets/{reset_id}"
-        body = encode(ResetSandbox, **wanted)
-        return decode(SandboxInfo, await self.call("reset sandbox", "PUT", path, body, silence_seconds=RESET_SECONDS))
+
+        async def reset(**also: list[str]) -> SandboxInfo:
+            body = encode(ResetSandbox, **wanted, **also)
+            return decode(SandboxInfo, await self.call("reset sandbox", "PUT", path, body, silence_seconds=RESET_SECONDS))
+
+        return await _saying_received(reset, received)
 
     async def keep_pool(self, pool_id: str, size: int, create: dict[str, Any]) -> PoolInfo:
         """Have a pool for another while."""
@@ -333,6 +334,16 @@ class Client:
         execs = [{name: value for name, value in ack._asdict().items() if value} for ack in told.execs]
         body = to_json({"execs": execs, "let_go": told.let_go})
         await self.call("acknowledge", "POST", "/v1/acknowledgements", body)
+
+
+async def _saying_received(call: Callable[..., Awaitable[T]], received: Sequence[str]) -> T:
+    """Call with the commands whose results have arrived; a server of an earlier version is not told."""
+    try:
+        return await call(received=list(received[:MOST_RECEIVED]))
+    except AviatoValidationError as error:
+        if "received" not in error.field_violations:
+            raise
+    return await call()
 
 
 def _is_unknown(error: AviatoError) -> bool:

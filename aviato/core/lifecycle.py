@@ -146,7 +146,8 @@ class SandboxHandle(StartingSandbox):
             if is_final(error) and is_final(failure):
                 return  # Its start has said what is wrong with this server.
             raise
-        self.lease.acknowledgements.stopped(self.sandbox_id)
+        acknowledgements = self.lease.acknowledgements  # Also of what has come meanwhile: it has ended.
+        acknowledgements.settled(self.sandbox_id, acknowledgements.results_of(self.sandbox_id))
         if info is not None:
             self.see(info)
         elif self.slots is not None:

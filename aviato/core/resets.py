@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aviato.wire.ids import new_reset_id
+from aviato.wire.sandboxes import MOST_RECEIVED
 
 if TYPE_CHECKING:
     from aviato.core.lifecycle import SandboxHandle
@@ -16,5 +17,8 @@ async def reset(handle: SandboxHandle, to: str | None) -> None:
     wanted: dict[str, Any] = {"to": to}
     if values := handle.secret_values():
         wanted["secret_values"] = values
-    info = await handle.client.reset_sandbox(handle.sandbox_id, new_reset_id(), **wanted)
+    acknowledgements = handle.lease.acknowledgements
+    received = acknowledgements.results_of(handle.sandbox_id)[:MOST_RECEIVED]
+    info = await handle.client.reset_sandbox(handle.sandbox_id, new_reset_id(), received, **wanted)
+    acknowledgements.settled(handle.sandbox_id, received)
     handle.see(info)

@@ -224,6 +224,8 @@ class SandboxPage(ResponseModel):
 
 
 MOST_RECEIVED = 1000
+Received = Annotated[list[ExecId], Field(max_length=MOST_RECEIVED)]
+"""Commands whose whole result has arrived: of the others it is kept for a time, for those who come back."""
 
 
 class ResetSandbox(RequestModel):
@@ -233,6 +235,7 @@ class ResetSandbox(RequestModel):
     """A snapshot, by its id or name; None: as it was just after its start."""
     secret_values: Annotated[dict[str, Text], Field(repr=False, max_length=MAX_SECRETS)] = empty(dict)
     """As of a create: values for an embedded server. Never put on record."""
+    received: Received = []
 
 
 class StopSandbox(RequestModel):
@@ -242,8 +245,7 @@ class StopSandbox(RequestModel):
     release: bool = False
     """Its client needs the place for another: end it as `released`, without a grace, and only if it was let go and nothing
     uses it. Otherwise the answer is how it is."""
-    received: Annotated[list[ExecId], Field(max_length=MOST_RECEIVED)] = []
-    """Commands whose whole result has arrived: of the others it is kept for a time, for those who come back."""
+    received: Received = []
 
 
 class LeaseInfo(ResponseModel):

@@ -49,7 +49,7 @@ async def test_a_stop_says_what_is_whole(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in ("1", "2"):
         acknowledger.received(f"sb-{name}", f"ex-{name}", 1, 2, done=True)
     assert acknowledger.results_of("sb-1") == ["ex-1"] and not told
-    acknowledger.stopped("sb-1")
+    acknowledger.settled("sb-1", acknowledger.results_of("sb-1"))
     # One that closes waits for no timer.
     await acknowledger.told_of("sb-2")
     assert [(ack.sandbox_id, ack.exec_id, ack.done) for one in told for ack in one.execs] == [("sb-2", "ex-2", True)]

@@ -105,10 +105,12 @@ async def logs(call: Call) -> Reply:
 
 
 async def reset(call: Call) -> Reply:
-    """Let one begin anew."""
-    service = call.service
-    sandbox = await service.resets.reset(call.variables["sandbox_id"], call.variables["reset_id"], call.body, call.caller)
-    return answer(await service.sandboxes.get(sandbox.sandbox_id))
+    """Let one begin anew, once it is known what of its commands has arrived."""
+    service, sandbox_id = call.service, call.variables["sandbox_id"]
+    request: ResetSandbox = call.body
+    service.execs.received(sandbox_id, request.received, call.caller)
+    await service.resets.reset(sandbox_id, call.variables["reset_id"], request, call.caller)
+    return answer(await service.sandboxes.get(sandbox_id))
 
 
 OPERATIONS = (

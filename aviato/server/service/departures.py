@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from aviato.server.states import Ending
 
 ANSWER_SECONDS = 1.0
+AFTER_START_SECONDS = 0.01
+"""So long the end of a place in which no command is waits for the start in the next, which has the processors to itself."""
 TURNS = 4
 """Of the loop, in which whoever waits for a snapshot is answered, before the sandbox begins anew."""
 
@@ -60,7 +62,7 @@ class Departures:
             secrets: environment variables that it has.
         """
         link, left = self._leaves(sandbox)
-        kept = sandbox.begin_anew(place_id, image, secrets)
+        kept = sandbox.begin_anew(place_id, image, secrets)  # On record once it begins there, before its old place ends.
         link.abandon(Ended(reason="reset"))
         done = asyncio.create_task(_done(link), name=f"what was done in {left}")
         self._go_on(sandbox, done, self._lifecycle.start(sandbox))
@@ -78,6 +80,7 @@ class Departures:
         link, left = self._leaves(sandbox)
         place_id = derived_place_id(sandbox.sandbox_id, request.snapshot_id)
         sandbox.move(place_id, request.snapshot_id, request.to_json(left))
+        self._registry.save(sandbox.record)
         link.let_go(Ended(reason="reset"))  # Its life waits for that, to watch the next.
         leaving = asyncio.create_task(self._backend.leave_layer(left, new), name=f"layer of {left}")
         sandbox.spawn(leaving)
@@ -97,7 +100,6 @@ class Departures:
         self, sandbox: LiveSandbox, done: asyncio.Future[Done | None], start: Coroutine[Any, Any, Ending | None]
     ) -> None:
         sandbox.done = done
-        self._registry.save(sandbox.record)
         self._egress.close(sandbox.sandbox_id)
         sandbox.restart = asyncio.create_task(start, name=f"next start of {sandbox.sandbox_id}")
         sandbox.spawn(sandbox.restart)
@@ -119,6 +121,8 @@ class Departures:
         try:
             await asyncio.wait((done,))
             if not link.active_execs():
+                assert sandbox.restart is not None
+                await asyncio.wait((sandbox.restart,), timeout=AFTER_START_SECONDS)
                 self._backend.kill(place_id)
             else:
                 with suppress(TimeoutError):

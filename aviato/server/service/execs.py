@@ -297,7 +297,7 @@ class Execs:
             self._results.confirm(ack.sandbox_id, ack.exec_id)
 
     def received(self, sandbox_id: str, exec_ids: Iterable[str], caller: Caller) -> None:
-        """Take whole results that a client has received, of a sandbox that it is about to end."""
+        """Take whole results that a client has received, of a sandbox that it is about to end or to reset."""
         acks = [ExecAck.model_construct(sandbox_id=sandbox_id, exec_id=exec_id, done=True) for exec_id in exec_ids]
         if acks:
             self.acknowledge(Acknowledgements.model_construct(execs=acks), caller)
