@@ -50,6 +50,9 @@ class Sessions:
         self._all: set[Session] = set()
         self._current: Session | None = None
         self._opening: asyncio.Task[Session | None] | None = None
+        """The last one, as long as somebody waits for it or has not gone on since."""
+        self._waiting = 0
+        """Those who have not got a session yet, or have not gone on since."""
         self._timer: asyncio.TimerHandle | None = None
         self._credentials: dict[str, str] = {}
         """Of the current one."""
@@ -57,6 +60,9 @@ class Sessions:
 
     async def session(self, seconds: float, credentials: dict[str, str]) -> Session | None:
         """One that can be asked; None where the server opens none, and answers requests of HTTP.
+
+        Those who wait for one get it in the order in which they came: of sandboxes that are asked for one after the other
+        the first must not be the last in the server's queue.
 
         Args:
             seconds: how long it may take.
@@ -70,21 +76,27 @@ class Sessions:
         if credentials != self._credentials:
             self._credentials, self._current, self._opening, self._by_http_until = credentials, None, None, 0.0
         current = self._current
-        if current is not None and current.usable and len(current.channels) < FULL:
+        has_room = current is not None and current.usable and len(current.channels) < FULL
+        opening = self._opening
+        if has_room and (not self._waiting or (opening is not None and not opening.done())):
             return current
         if self._loop.time() < self._by_http_until:
             return None
-        if self._opening is None:
-            self._opening = self._loop.create_task(self._open(credentials))
-            self._opening.add_done_callback(self._opened)
+        if opening is None or (opening.done() and not has_room):
+            opening = self._opening = self._loop.create_task(self._open(credentials))
+        self._waiting += 1
         try:
             async with asyncio.timeout(seconds) as limit:
-                return await asyncio.shield(self._opening)
+                return await self._outcome(opening)
         except TimeoutError:
             if not limit.expired():
                 raise  # It is the opening's own.
             is_there = any(session.is_open and not session.opened.done() for session in self._all)
             raise self._late(seconds, is_there=is_there) from None
+        finally:
+            self._waiting -= 1
+            if not self._waiting and self._opening is not None and self._opening.done():
+                self._opening = None
 
     def close(self) -> None:
         """Close them all."""
@@ -137,11 +149,19 @@ class Sessions:
         self._all.add(session)
         return session
 
-    def _opened(self, opening: asyncio.Task[Session | None]) -> None:
-        if self._opening is opening:
-            self._opening = None
-        if not opening.cancelled():
-            opening.exception()  # Those who wait hear of it; there may be none left.
+    async def _outcome(self, opening: asyncio.Task[Session | None]) -> Session | None:
+        """What came of it, also once it is done: in the same turn as for one who has waited, and after that one."""
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def wake(_: object) -> None:
+            if not done.done():
+                done.set_result(None)
+            if not opening.cancelled():
+                opening.exception()  # Those who wait hear of it; there may be none left.
+
+        opening.add_done_callback(wake)
+        await done
+        return opening.result()
 
     def _close_idle(self) -> None:
         self._timer = None

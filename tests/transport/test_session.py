@@ -403,6 +403,34 @@ def test_an_idle_session_is_closed_after_a_while(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(main(), 10))
 
 
+def test_who_asks_first_is_first_to_go_on_a_new_connection(tmp_path: Path) -> None:
+    """In each turn of the loop one more asks: also in those between the opening and the first one's next step."""
+    went: list[int] = []
+
+    async def serve(peer: Peer) -> None:
+        await peer.next()
+
+    async def main() -> None:
+        async with serving(tmp_path, serve) as path:
+            pool = sessions.Sessions(Server(endpoint(f"unix://{path}")), path, idle_seconds=1)
+
+            async def ask(number: int) -> None:
+                assert await pool.session(5, {}) is not None
+                went.append(number)
+
+            asking = []
+            after = 10
+            while after:
+                asking.append(asyncio.create_task(ask(len(asking))))
+                await asyncio.sleep(0)
+                after -= bool(went)
+            await asyncio.gather(*asking)
+            pool.close()
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    assert went == sorted(went) and len(went) > 10
+
+
 def test_a_full_session_makes_room_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "FULL", 2)
     peers = []
