@@ -143,6 +143,22 @@ async def test_a_pool_whose_image_is_another_one_by_now(server, backend, monkeyp
     assert backend.specs[server.service.registry.record(claimed["sandbox_id"]).place_id].image.image_id == "b"
 
 
+async def test_an_image_is_the_same_by_each_of_its_names(server, backend, monkeypatch):
+    """A grade and a reset ask by the id of what was asked for by a tag."""
+
+    def resolve_image(reference, *, fallback=None):
+        return ResolvedImage(reference=reference, kind="oci", image_id="sha256:a", layers=("a",))
+
+    monkeypatch.setattr(backend, "resolve_image", resolve_image)
+    pool_id = new_pool_id()
+    await server.call(
+        "PUT", f"/v1/pools/{pool_id}", body={"size": 1, "sandbox": {"sandbox_id": new_sandbox_id(), "image": "tag"}}, expect=200
+    )
+    await eventually(lambda: server.service.warm_pools._own[pool_id].ready)
+    claimed = await server.create(pool_id=pool_id, image="sha256:a")
+    assert claimed["was_ready"] and claimed["image"] == "sha256:a"
+
+
 async def test_a_first_command_goes_before_what_fills_a_pool(server, monkeypatch):
     monkeypatch.setattr(warm_pools, "BREATH_SECONDS", 0.5)
     few, many = await pool_of(server, 1), await pool_of(server, 4)

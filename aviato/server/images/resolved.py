@@ -77,11 +77,12 @@ class ResolvedImage:
         return self.image_id if "sha256:" in self.image_id else None
 
     @property
-    def without_start(self) -> ResolvedImage:
-        """The same whether it has its starting layer already or not: an image of the store is known by its id."""
-        if self.image_id is None or self.is_snapshot:
+    def without_names(self) -> ResolvedImage:
+        """The same whatever it was asked for by, and whether it has its starting layer already or not: known by its id."""
+        if self.image_id is None:
             return self
-        return replace(self, layers=(), top=None, lacks_start=False)
+        named = replace(self, reference=self.image_id, note=None)
+        return named if self.is_snapshot else replace(named, layers=(), top=None, lacks_start=False)
 
     @property
     def is_stored(self) -> bool:

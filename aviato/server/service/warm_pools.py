@@ -318,7 +318,7 @@ class WarmPools:
         with suppress(AviatoError, OSError):
             image = self._backend.resolve_image(pool.request.image, fallback=pool.request.image_fallback)
             # One that is not here any more comes again with the next place.
-            if image.is_here and image.without_start != pool.kind.image:
+            if image.is_here and image.without_names != pool.kind.image:
                 pool.kind = None
                 self._empty(pool, 0)
 
@@ -350,7 +350,7 @@ class WarmPools:
 
 def _kind(spec: SandboxSpec) -> _Kind:
     rest = (spec.packages, spec.mounted_files, spec.exposes_ports, spec.egress_port)
-    return _Kind(spec.image.without_start, (*rest, tuple(spec.requests.items()), tuple(spec.limits.items())))
+    return _Kind(spec.image.without_names, (*rest, tuple(spec.requests.items()), tuple(spec.limits.items())))
 
 
 def _warmed(request: CreateSandbox) -> Hashable:
