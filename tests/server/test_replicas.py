@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from aviato import AsyncClient
 from aviato.exceptions import SandboxUnavailableError
+from aviato.server.callers import Caller
 from aviato.server.link.ended import SandboxGone
+from aviato.server.operations import table
 from aviato.server.service import recovery
 from aviato.server.state_dir import StateDirectory
 from aviato.wire.frames import FrameDecoder, FrameType
-from aviato.wire.ids import new_exec_id
+from aviato.wire.ids import new_exec_id, new_sandbox_id
 from tests.base_roots import share
 
 pytestmark = pytest.mark.anyio
@@ -44,6 +47,7 @@ def member(backend):
             super().__init__()
             self.cluster = cluster
             self.reconnect_error = None
+            self.taken = []
             self.looks_for = asyncio.Event()
             self.looks_for.set()
 
@@ -53,9 +57,13 @@ def member(backend):
             self.cluster.records[spec.sandbox_id] = spec.record
             return link
 
-        async def take_over(self, sandbox_id):
+        async def record_elsewhere(self, sandbox_id):
             await self.looks_for.wait()
             return self.cluster.records.get(sandbox_id)
+
+        async def take_over(self, sandbox_id):
+            self.taken.append(sandbox_id)
+            return sandbox_id in self.cluster.records
 
         async def reconnect(self, sandbox_id):
             if self.reconnect_error is not None:
@@ -153,6 +161,21 @@ async def test_all_who_ask_at_once_have_it(two):
         assert ("DATA", b"on\n") in await task
     for task in looking:
         assert (await task)["status"] == "running"
+
+
+async def test_a_key_takes_over_nobody_else_s(two, monkeypatch):
+    """It is told what it is told of an id that there is not, and the other server goes on."""
+    a, b = two
+    made = await a.running(detached=True)
+    path = f"/v1/sandboxes/{made['sandbox_id']}"
+    with monkeypatch.context() as as_other:
+        as_other.setattr(table, "CALLER", SimpleNamespace(get=lambda: Caller(tenant="other")))
+        unknown = await b.call("GET", f"/v1/sandboxes/{new_sandbox_id()}", expect=404)
+        for method, way in (("GET", path), ("DELETE", path), ("POST", f"{path}/execs/cancel")):
+            assert (await b.call(method, way, expect=404))["error"]["code"] == unknown["error"]["code"]
+        assert b.backend.taken == [] and made["sandbox_id"] in a.service.registry.live
+    assert (await b.call("GET", path, expect=200))["status"] == "running"
+    assert b.backend.taken == [made["sandbox_id"]]
 
 
 async def test_one_that_cannot_be_reached_just_then_is_neither_lost_nor_begun_anew(two, monkeypatch):

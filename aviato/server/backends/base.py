@@ -253,15 +253,23 @@ class Backend(ABC):
         """
         raise NotImplementedError
 
-    async def take_over(self, sandbox_id: str) -> str | None:
-        """Have a sandbox that another server made, by its own id; gives the `record` of its spec. None: there is none.
+    async def record_elsewhere(self, sandbox_id: str) -> str | None:
+        """The `record` in the spec of a sandbox that another server made, by its own id. None: there is none.
 
-        Only where `shares_sandboxes`. The other server's link ends with the reason `taken`.
+        Only where `shares_sandboxes`.
 
         Raises:
             AviatoError: it cannot be looked for now.
         """
         return None
+
+    async def take_over(self, sandbox_id: str) -> bool:
+        """Have such a sandbox; whether it is still there. The other server's link ends with the reason `taken`.
+
+        Raises:
+            AviatoError: it cannot be had now.
+        """
+        return False
 
     def is_taken(self, place_id: str) -> bool:
         """Whether another server has taken a place over."""

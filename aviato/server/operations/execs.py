@@ -59,7 +59,7 @@ async def run(call: Call) -> Reply:
     call.service.check_able()
     body: RunRequest = call.body
     if call.service.is_one_of_several:
-        await call.service.locate(body.sandbox.sandbox_id)
+        await call.service.locate(body.sandbox.sandbox_id, call.caller)
     feed = await call.service.runs.start(body, call.asker, call.caller)
     left = functools.partial(call.service.runs.left, body.sandbox.sandbox_id)
     return await run_reply(call, feed, left)

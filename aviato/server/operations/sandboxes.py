@@ -52,7 +52,7 @@ async def create(call: Call) -> Reply:
     service = call.service
     service.check_able()
     if service.is_one_of_several:
-        await service.locate(call.body.sandbox_id)  # The create may be a repeat of what another server took.
+        await service.locate(call.body.sandbox_id, call.caller)  # The create may be a repeat of what another server took.
     accepted = await service.sandboxes.accept(call.body, call.asker, call.caller)
     # Its start goes on in another process while this one writes the answer.
     await asyncio.sleep(0)

@@ -53,7 +53,7 @@ class Operation:
         if self.waits:
             await call.service.ready()
         if call.service.is_one_of_several and (sandbox_id := call.variables.get("sandbox_id")) is not None:
-            await call.service.locate(sandbox_id)
+            await call.service.locate(sandbox_id, caller)
         if caller.tenant is not None and (sandbox_id := call.variables.get("sandbox_id")) is not None:
             call.service.registry.check(caller, sandbox_id)
         return await self.handler(call)

@@ -14,6 +14,7 @@ from aviato.server.store import SandboxRecord
 
 if TYPE_CHECKING:
     from aviato.server.backends.base import Backend
+    from aviato.server.callers import Caller
     from aviato.server.service.recovery import Recovery
     from aviato.server.service.registry import Registry
 
@@ -35,27 +36,37 @@ class Replicas:
         self._recovery = recovery
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
-    async def locate(self, sandbox_id: str) -> None:
-        """Have a sandbox here if it is anywhere; else nothing happens.
+    async def locate(self, sandbox_id: str, caller: Caller) -> None:
+        """Have a sandbox here if it is anywhere and the caller sees it; else nothing happens.
 
         Raises:
             SandboxUnavailableError: it is somewhere, and cannot be had now.
         """
-        task = self._under_way.get(sandbox_id)
-        if task is None:  # Else it is on record already, and not there yet.
-            if self._registry.unable is not None or self._registry.find_record(sandbox_id) is not None:
+        if sandbox_id not in self._under_way:  # Else it is on record already, and not there yet.
+            if self._registry.unable is not None or self._is_here(sandbox_id):
                 return
-            task = self._under_way[sandbox_id] = asyncio.create_task(self._take_over(sandbox_id))
-            task.add_done_callback(lambda _: self._under_way.pop(sandbox_id, None))
-        await asyncio.shield(task)
+            if (text := await self._backend.record_elsewhere(sandbox_id)) is None:
+                return
+            record = read_record(text)
+            if record is None or record.sandbox_id != sandbox_id:
+                raise SandboxUnavailableError(f"the record of sandbox {sandbox_id} cannot be read", sandbox_id=sandbox_id)
+            # Whose it is not could have it go from server to server, and break off what is connected to its ports.
+            if not caller.sees(record.owner):
+                return
+            if sandbox_id not in self._under_way:
+                if self._is_here(sandbox_id):
+                    return
+                task = self._under_way[sandbox_id] = asyncio.create_task(self._take_over(record))
+                task.add_done_callback(lambda _: self._under_way.pop(sandbox_id, None))
+        await asyncio.shield(self._under_way[sandbox_id])
 
-    async def _take_over(self, sandbox_id: str) -> None:
-        text = await self._backend.take_over(sandbox_id)
-        if text is None:
+    def _is_here(self, sandbox_id: str) -> bool:
+        return self._registry.find_record(sandbox_id) is not None
+
+    async def _take_over(self, record: SandboxRecord) -> None:
+        sandbox_id = record.sandbox_id
+        if not await self._backend.take_over(sandbox_id):
             return
-        record = read_record(text)
-        if record is None or record.sandbox_id != sandbox_id:
-            raise SandboxUnavailableError(f"the record of sandbox {sandbox_id} cannot be read", sandbox_id=sandbox_id)
         log.info("sandbox %s is taken over from another server", sandbox_id)
         self._registry.store.add_sandbox(record)
         try:

@@ -49,6 +49,7 @@ from aviato.wire.version import WIRE_VERSION
 
 if TYPE_CHECKING:
     from aviato.server.backends.base import Backend
+    from aviato.server.callers import Caller
     from aviato.server.settings import ServerSettings
     from aviato.server.state_dir import StateDirectory
 
@@ -164,10 +165,10 @@ class Service:
         if self.registry.unable is not None:
             raise self.registry.unable
 
-    async def locate(self, sandbox_id: str) -> None:
-        """Have a sandbox here that another server of the same backend has; else nothing happens."""
+    async def locate(self, sandbox_id: str, caller: Caller) -> None:
+        """Have a sandbox here that another server of the same backend has and the caller sees; else nothing happens."""
         if self._replicas is not None:
-            await self._replicas.locate(sandbox_id)
+            await self._replicas.locate(sandbox_id, caller)
 
     def health(self) -> Health:
         """What the health route says."""

@@ -522,25 +522,35 @@ class KubernetesBackend(Backend):
         server = None if self._pod_maker is None else self._pod_maker.server(place_id)
         return server is not None and server != self._server
 
-    async def take_over(self, sandbox_id: str) -> str | None:
+    async def record_elsewhere(self, sandbox_id: str) -> str | None:
         """See `Backend`."""
-        cluster, pods = self._live_cluster(), self._live_pods()
-        place_id = pods.place(sandbox_id)
-        state = None if place_id is None else pods.of(place_id)
-        if place_id is None or state is None or state.phase == "ended":
+        cluster, place_id = self._live_cluster(), self._live_place(sandbox_id)
+        if place_id is None:
             return None
-        name = objects.name_of(place_id)
         try:
-            kept = await cluster.find(cluster.path("secrets", name))
-            text = None if kept is None else objects.data_in(kept).get(objects.RECORD)
-            if not text:
-                return None
-            await self._maker().label(place_id, {SERVER: self._server})
+            kept = await cluster.find(cluster.path("secrets", objects.name_of(place_id)))
+        except ClusterError as error:
+            raise error.as_error("the sandbox cannot be looked for", sandbox_id) from error
+        text = None if kept is None else objects.data_in(kept).get(objects.RECORD)
+        return base64.b64decode(text).decode() if text else None
+
+    async def take_over(self, sandbox_id: str) -> bool:
+        """See `Backend`."""
+        place_id = self._live_place(sandbox_id)
+        try:
+            if place_id is not None:
+                await self._maker().label(place_id, {SERVER: self._server})
         except ClusterError as error:
             if error.status == NOT_FOUND:
-                return None
-            raise error.as_error("the sandbox cannot be looked for", sandbox_id) from error
-        return base64.b64decode(text).decode()
+                return False
+            raise error.as_error("the sandbox cannot be taken over", sandbox_id) from error
+        return place_id is not None
+
+    def _live_place(self, sandbox_id: str) -> str | None:
+        pods = self._live_pods()
+        place_id = pods.place(sandbox_id)
+        state = None if place_id is None else pods.of(place_id)
+        return None if state is None or state.phase == "ended" else place_id
 
 
 async def _own_image(cluster: Cluster) -> str | None:
