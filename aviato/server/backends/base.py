@@ -279,6 +279,10 @@ class Backend(ABC):
         """The node that a sandbox is on, where there is more than one."""
         return "local"
 
+    def image_id_in(self, sandbox_id: str, reference: str) -> str | None:
+        """What `ResolvedImage.lasting_id` is of an image whose sandbox runs, where only that tells."""
+        return None
+
     def waits_for(self, sandbox_id: str) -> str | None:
         """Why a sandbox that is being made is not there yet, where that is known."""
         return None

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from aviato.server.service.slots import Slots
     from aviato.server.service.warm_pools import WarmPools
     from aviato.server.settings import ServerSettings
+    from aviato.server.store import SandboxRecord
 
 log = logging.getLogger(__name__)
 
@@ -244,11 +245,7 @@ class Lifecycle:
             fetching.cancel()
         if (came := sandbox.image.came) is not None:
             sandbox.image_pull = ImagePull(seconds=came.seconds, done_bytes=came.done_bytes)
-        record = sandbox.record
-        if record.image_id is None:
-            record = record.but(image_id=sandbox.image.lasting_id)
-        if record.first_image_id is None and record.place_id is None:
-            record = record.but(first_image_id=record.image_id)
+        record = _of_image(sandbox.record, sandbox.image.lasting_id)
         sandbox.record = record.but(image_note=sandbox.image.note or record.image_note)
         if not sandbox.place.done():
             self._slots.image_is_here(sandbox)
@@ -265,6 +262,8 @@ class Lifecycle:
                 await self._main.start(sandbox, link)
         if sandbox.state is State.STARTING:
             before = sandbox.record
+            if before.image_id is None and before.image is not None:
+                sandbox.record = _of_image(before, self._backend.image_id_in(sandbox.place_id, before.image))
             sandbox.start()
             sandbox.expire_in(self.lifetime(sandbox))
             sandbox.tell_running()
@@ -432,6 +431,13 @@ class Lifecycle:
             left = list(place_ids)
         for place_id in left:
             self.leftovers.setdefault(place_id, place_id)
+
+
+def _of_image(record: SandboxRecord, image_id: str | None) -> SandboxRecord:
+    """The same with the id of its image, if that is known now and was not before."""
+    if image_id is None or record.image_id is not None:
+        return record
+    return record.but(image_id=image_id, first_image_id=image_id if record.place_id is None else record.first_image_id)
 
 
 def _is_taken(sandbox: LiveSandbox) -> bool:

@@ -20,7 +20,7 @@ from aviato.exceptions import AviatoError, AviatoValidationError, SandboxUnavail
 from aviato.server.backends.base import Backend, Capability, SandboxSpec
 from aviato.server.backends.kubernetes import objects, plan, probe
 from aviato.server.backends.kubernetes.cluster import NOT_FOUND, Cluster, ClusterError, NoCluster, NoLibrary
-from aviato.server.backends.kubernetes.images import PodImages, pull_failed
+from aviato.server.backends.kubernetes.images import PodImages, id_in, pull_failed
 from aviato.server.backends.kubernetes.labels import SERVER
 from aviato.server.backends.kubernetes.left_behind import LeftBehind, places_with_secrets
 from aviato.server.backends.kubernetes.limits import NOT_COUNTED, pod_limits
@@ -241,6 +241,11 @@ class KubernetesBackend(Backend):
         """See `Backend`."""
         state = None if self._pods is None else self._pods.of(sandbox_id)
         return None if state is None else state.node
+
+    def image_id_in(self, sandbox_id: str, reference: str) -> str | None:
+        """See `Backend`."""
+        state = None if self._pods is None else self._pods.of(sandbox_id)
+        return None if state is None else id_in(self._images.resolve(reference), state)
 
     def waits_for(self, sandbox_id: str) -> str | None:
         """See `Backend`."""

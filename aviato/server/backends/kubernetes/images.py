@@ -69,13 +69,20 @@ class PodImages:
 
     def learn(self, image: ResolvedImage, state: PodState) -> None:
         """Take down which image a pod that runs has."""
-        match = _DIGEST.fullmatch(state.image_id or "")
-        if match is not None and image.image_id is not None and _repository(image.image_id) == match["name"]:
-            self._found.setdefault(image.reference, f"{match['name']}@{match['digest']}")
+        if (image_id := id_in(image, state)) is not None:
+            self._found.setdefault(image.reference, image_id)
 
     def forget(self, image: ResolvedImage) -> None:
         """What was known of it is no more."""
         self._found.pop(image.reference, None)
+
+
+def id_in(image: ResolvedImage, state: PodState) -> str | None:
+    """The image of a pod by its digest; None where its node says none, or one of another name."""
+    match = _DIGEST.fullmatch(state.image_id or "")
+    if match is None or image.image_id is None or _repository(image.image_id) != match["name"]:
+        return None
+    return f"{match['name']}@{match['digest']}"
 
 
 def pull_failed(image: ResolvedImage, state: PodState, warning: str | None, *, has_credentials: bool) -> SandboxImageError:
