@@ -56,7 +56,7 @@ def test_rewards_of_a_disturbed_run_are_those_of_the_undisturbed_one(server: Any
 def test_tried_again_none_is_missing(server: Any, session: aviato.Session) -> None:
     outcomes, _ = disturbed(server, session, 3, 2, retry_budget_seconds=60)
     assert [outcome.reward() for outcome in outcomes] == [1.0, 1.0, 0.0, 0.0] * 4
-    assert sum(outcome.attempts - 1 for outcome in outcomes) >= 2
+    assert any(outcome.attempts > 1 for outcome in outcomes), "some die when their results are there"
 
 
 def test_a_sandbox_that_stands_still_before_the_code_is_there_is_tried_again(
