@@ -37,20 +37,18 @@ def test_another_server_begins_with_the_image_that_the_pod_has(
     first, second = namespace.nodes()[:2]
     image = push("first")
     one, two = (make_server(**namespace.settings("moves")) for _ in range(2))
-    options: dict[str, Any] = {"container_image": image, "tower_ids": [first, second]}
-    with aviato.Session(base_url=one.url) as session:
-        sandbox = session.sandbox(**{**options, "tower_ids": [first]}, detached=True)
-        try:
-            sandbox.wait()
-        except aviato.SandboxImageError as error:
-            if "refused" in str(error) or "no such host" in str(error):
-                pytest.skip(f"the node {first} does not reach a registry of this machine's loopback")
-            raise
+    sandbox = aviato.Sandbox(container_image=image, tower_ids=[first], detached=True, base_url=one.url)
+    try:
+        sandbox.wait()
+    except aviato.SandboxImageError as error:
+        if "refused" in str(error) or "no such host" in str(error):
+            pytest.skip(f"the node {first} does not reach a registry of this machine's loopback")
+        raise
     push("second")
-    with aviato.Session(base_url=two.url) as session:
-        assert session.sandbox(**{**options, "tower_ids": [second]}).read_file("/which").result() == b"second"
-        there = aviato.Sandbox.from_id(str(sandbox.sandbox_id), base_url=two.url).result()
-        assert there.grade({}, ["cat", "/which"]).result().exec_result.stdout == "first"
-        there.reset().result()
-        assert there.read_file("/which").result() == b"first"
-        there.stop().result()
+    with aviato.Sandbox(container_image=image, tower_ids=[second], base_url=two.url) as other:
+        assert other.read_file("/which").result() == b"second"
+    there = aviato.Sandbox.from_id(str(sandbox.sandbox_id), base_url=two.url).result()
+    assert there.grade({}, ["cat", "/which"]).result().exec_result.stdout == "first"
+    there.reset().result()
+    assert there.read_file("/which").result() == b"first"
+    there.stop().result()
