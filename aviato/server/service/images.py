@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from aviato.server.images.resolved import ResolvedImage
     from aviato.server.images.store import ImageStore
     from aviato.server.images.stored_image import Progress, StoredImage
+    from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.long_polls import LongPolls
+    from aviato.server.store import SandboxRecord
 
 log = logging.getLogger(__name__)
 
@@ -249,6 +251,20 @@ def image_before(backend: Backend, named: ResolvedImage, image_id: str | None) -
     except SandboxImageError:  # The store has it no more.
         return named
     return replace(before, reference=named.reference) if before.is_here else before
+
+
+def of_image(record: SandboxRecord, image_id: str | None) -> SandboxRecord:
+    """The same with the id of its image, if that is known now and was not before."""
+    if image_id is None or record.image_id is not None:
+        return record
+    return record.but(image_id=image_id, first_image_id=image_id if record.place_id is None else record.first_image_id)
+
+
+def note_image(backend: Backend, sandbox: LiveSandbox) -> None:
+    """Take down what its image is, where that is said by its place alone, which may be some time after it runs."""
+    record = sandbox.record
+    if record.image_id is None and record.image is not None and sandbox.runs:
+        sandbox.record = of_image(record, backend.image_id_in(sandbox.place_id, record.image))
 
 
 def check_image(image: ResolvedImage, caller: Caller, reference: str) -> None:

@@ -15,6 +15,7 @@ from aviato.exceptions import AviatoError
 from aviato.server.link.ended import Ended, SandboxGone
 from aviato.server.service.batch_cleanup import BatchCleanup
 from aviato.server.service.commands_of_server import warm_up
+from aviato.server.service.images import note_image, of_image
 from aviato.server.service.replicas import record_text
 from aviato.server.service.specs import spec_of
 from aviato.server.states import TAKEN, Ending, State, ending_of, lost, not_started, start_failed, taken
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from aviato.server.service.slots import Slots
     from aviato.server.service.warm_pools import WarmPools
     from aviato.server.settings import ServerSettings
-    from aviato.server.store import SandboxRecord
 
 log = logging.getLogger(__name__)
 
@@ -245,7 +245,7 @@ class Lifecycle:
             fetching.cancel()
         if (came := sandbox.image.came) is not None:
             sandbox.image_pull = ImagePull(seconds=came.seconds, done_bytes=came.done_bytes)
-        record = _of_image(sandbox.record, sandbox.image.lasting_id)
+        record = of_image(sandbox.record, sandbox.image.lasting_id)
         sandbox.record = record.but(image_note=sandbox.image.note or record.image_note)
         if not sandbox.place.done():
             self._slots.image_is_here(sandbox)
@@ -262,9 +262,8 @@ class Lifecycle:
                 await self._main.start(sandbox, link)
         if sandbox.state is State.STARTING:
             before = sandbox.record
-            if before.image_id is None and before.image is not None:
-                sandbox.record = _of_image(before, self._backend.image_id_in(sandbox.place_id, before.image))
             sandbox.start()
+            note_image(self._backend, sandbox)
             sandbox.expire_in(self.lifetime(sandbox))
             sandbox.tell_running()
             if sandbox.record is not before:
@@ -431,13 +430,6 @@ class Lifecycle:
             left = list(place_ids)
         for place_id in left:
             self.leftovers.setdefault(place_id, place_id)
-
-
-def _of_image(record: SandboxRecord, image_id: str | None) -> SandboxRecord:
-    """The same with the id of its image, if that is known now and was not before."""
-    if image_id is None or record.image_id is not None:
-        return record
-    return record.but(image_id=image_id, first_image_id=image_id if record.place_id is None else record.first_image_id)
 
 
 def _is_taken(sandbox: LiveSandbox) -> bool:

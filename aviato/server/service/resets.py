@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError, SandboxImageError
 from aviato.server.backends.capabilities import Capability
-from aviato.server.service.images import check_image, image_before
+from aviato.server.service.images import check_image, image_before, note_image
 from aviato.server.service.registry import running
 from aviato.wire.ids import RESET_ID, derived_place_id
 
@@ -81,6 +81,7 @@ class Resets:
     async def _own(self, sandbox: LiveSandbox, caller: Caller) -> ResolvedImage:
         """The image that it began with, here."""
         named = self._backend.resolve_image(sandbox.request.image, fallback=sandbox.request.image_fallback)
+        note_image(self._backend, sandbox)
         first = sandbox.record.first_image_id
         image = image_before(self._backend, named, first)
         check_image(image, caller, named.reference)

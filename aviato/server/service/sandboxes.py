@@ -19,7 +19,7 @@ from aviato.exceptions import (
 from aviato.server.admission import RETRY_DELAY_SECONDS
 from aviato.server.backends.capabilities import Capability, lacks
 from aviato.server.callers import OPERATOR
-from aviato.server.service.images import check_image
+from aviato.server.service.images import check_image, note_image
 from aviato.server.service.limits import check_limits
 from aviato.server.service.live_sandbox import LiveSandbox, info_of
 from aviato.server.states import TAKEN, State
@@ -350,6 +350,9 @@ class Sandboxes:
         return self._info(sandbox, sandbox.record)
 
     def _info(self, sandbox: LiveSandbox | None, record: SandboxRecord) -> SandboxInfo:
+        if sandbox is not None and sandbox.record is record:
+            note_image(self._backend, sandbox)
+            record = sandbox.record
         info = info_of(record, None if sandbox is None else self._slots.queue_of(sandbox))
         here: dict[str, Any] = {
             "root_path": self._backend.root_path(record.place_id or record.sandbox_id),
