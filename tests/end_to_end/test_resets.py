@@ -193,6 +193,7 @@ def test_of_the_machine_s_python_it_stays_so(make_server: Any, tmp_path: Path, m
                 await sandbox.reset()
                 assert await release(sandbox) == before
                 await sandbox.reset(to=prepared)
+                assert await release(sandbox) == before, "a snapshot lies over what it was taken of"
                 await sandbox.reset()
                 assert await release(sandbox) == before
             finally:
