@@ -172,8 +172,9 @@ def test_its_image_is_the_one_that_it_began_with(make_server: Any, tmp_path: Pat
 
 
 def test_of_the_machine_s_python_it_stays_so(make_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where its name means an image of the store since."""
-    monkeypatch.setenv("AVIATO_BASE_URL", make_server().url)
+    """Also where its name means an image of the store since, and after a restart."""
+    running = make_server()
+    monkeypatch.setenv("AVIATO_BASE_URL", running.url)
     image = f"python:3.{sys.version_info.minor}"
     files: dict[str, Any] = {**tools("cat", "sh"), "etc/os-release": b"of the store"}
     layout = make_layout(tmp_path / "pulled", [tar_of(files)], {"Env": ["PATH=/bin"]})
@@ -182,7 +183,7 @@ def test_of_the_machine_s_python_it_stays_so(make_server: Any, tmp_path: Path, m
         return str((await sandbox.exec(["cat", "/etc/os-release"])).stdout)
 
     async def main() -> None:
-        async with AsyncClient() as client, await client.sandbox(container_image=image) as sandbox:
+        async with AsyncClient() as client, await client.sandbox(container_image=image, detached=True) as sandbox:
             before = await release(sandbox)
             prepared = await sandbox.snapshot()
             try:
@@ -192,6 +193,8 @@ def test_of_the_machine_s_python_it_stays_so(make_server: Any, tmp_path: Path, m
                 assert (await sandbox.grade({}, ["cat", "/etc/os-release"])).exec_result.stdout == before
                 await sandbox.reset()
                 assert await release(sandbox) == before
+                await asyncio.to_thread(running.stop, signal.SIGTERM)
+                await asyncio.to_thread(running.restart)
                 await sandbox.reset(to=prepared)
                 assert await release(sandbox) == before, "a snapshot lies over what it was taken of"
                 await sandbox.reset()
