@@ -29,7 +29,7 @@ from aviato.system.threads import in_thread
 from aviato.trees.errors import TreeError
 from aviato.values.text import line
 from aviato.wire.ids import new_sandbox_id, new_snapshot_id
-from aviato.wire.images import BUILT
+from aviato.wire.images import BUILT, is_machines_own
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 FORM = 4
 """Of what steps are cached by; another one makes all anew."""
 SHOWN_CHARACTERS = 2000
-_HOST = re.compile(r"host(:3\.\d+)?", re.ASCII)
 _INTERPRETER = re.compile(r"python:3\.\d+", re.ASCII)
 """One of the machine's, where there is no image of that name."""
 BUILDING, CACHED = "building: ", "cached: "
@@ -158,7 +157,7 @@ class _Builder:
         info: Any
         if not _is_of_machine(base):
             info = await (self._client.inspect_image(base) if await self._is_here(base) else self._fetched(base))
-        elif _is_own(base) or (info := await self._of_interpreter(base)) is None:
+        elif is_machines_own(base) or (info := await self._of_interpreter(base)) is None:
             return base, Commands(path=PATH if base.startswith("dir:") else f"/.aviato/bin:{PATH}")
         entrypoint, command, shell = (tuple(one) for one in (info.entrypoint, info.command, info.shell or SHELL))
         commands = Commands(info.environment, info.working_dir, entrypoint, command, shell)
@@ -222,7 +221,7 @@ class _Builder:
 
     async def _user_of(self, image: str) -> str | None:
         """Who commands in an image are. No setting of a part changes that for what comes in it: a user ends a part."""
-        if _is_own(image) or not await self._is_here(image):
+        if is_machines_own(image) or not await self._is_here(image):
             return None  # Files of the machine, where all are root.
         return (await self._client.inspect_image(image)).user
 
@@ -259,11 +258,7 @@ class _Builder:
 
 
 def _is_of_machine(base: str) -> bool:
-    return _is_own(base) or _INTERPRETER.fullmatch(base) is not None
-
-
-def _is_own(base: str) -> bool:
-    return _HOST.fullmatch(base) is not None or base.startswith("dir:")
+    return is_machines_own(base) or _INTERPRETER.fullmatch(base) is not None
 
 
 async def _take(sandbox: AsyncSandbox, step: Step, setting: Setting, found: list[Found], user: str | None) -> None:

@@ -11,7 +11,7 @@ from aviato.log import logger
 from aviato.wire.execution import ACKNOWLEDGED_AT_ONCE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Iterable
 
 LET_GO_SECONDS = 0.01
 AFTER_EXIT_SECONDS = 0.1
@@ -79,10 +79,10 @@ class Acknowledger:
         found = [exec_id for (exec_id, _), ack in self._execs.get(sandbox_id, {}).items() if ack.done]
         return list(dict.fromkeys(found))
 
-    def settled(self, sandbox_id: str, exec_ids: Collection[str]) -> None:
-        """The acknowledgement of these whole results would free nothing: the server was told otherwise."""
-        execs = self._execs.pop(sandbox_id, {})
-        if left := {key: ack for key, ack in execs.items() if not (ack.done and key[0] in exec_ids)}:
+    def settled(self, sandbox_id: str, exec_ids: Iterable[str]) -> None:
+        """These whole results need no acknowledgement any more: the server was told in another way, or has none left."""
+        gone, execs = set(exec_ids), self._execs.pop(sandbox_id, {})
+        if left := {key: ack for key, ack in execs.items() if not (ack.done and key[0] in gone)}:
             self._execs[sandbox_id] = left
 
     async def told_of(self, sandbox_id: str) -> None:

@@ -50,7 +50,7 @@ class Sessions:
         self._all: set[Session] = set()
         self._current: Session | None = None
         self._opening: asyncio.Task[Session | None] | None = None
-        """The last one, as long as somebody waits for it or has not gone on since."""
+        """The last one."""
         self._waiting = 0
         """Those who have not got a session yet, or have not gone on since."""
         self._timer: asyncio.TimerHandle | None = None
@@ -84,10 +84,12 @@ class Sessions:
             return None
         if opening is None or (opening.done() and not has_room):
             opening = self._opening = self._loop.create_task(self._open(credentials))
+            opening.add_done_callback(_opened)
         self._waiting += 1
         try:
             async with asyncio.timeout(seconds) as limit:
-                return await self._outcome(opening)
+                await asyncio.wait((opening,))  # One that is done is waited for, too: behind those who were there before.
+                return opening.result()
         except TimeoutError:
             if not limit.expired():
                 raise  # It is the opening's own.
@@ -95,8 +97,6 @@ class Sessions:
             raise self._late(seconds, is_there=is_there) from None
         finally:
             self._waiting -= 1
-            if not self._waiting and self._opening is not None and self._opening.done():
-                self._opening = None
 
     def close(self) -> None:
         """Close them all."""
@@ -149,20 +149,6 @@ class Sessions:
         self._all.add(session)
         return session
 
-    async def _outcome(self, opening: asyncio.Task[Session | None]) -> Session | None:
-        """What came of it, also once it is done: in the same turn as for one who has waited, and after that one."""
-        done: asyncio.Future[None] = self._loop.create_future()
-
-        def wake(_: object) -> None:
-            if not done.done():
-                done.set_result(None)
-            if not opening.cancelled():
-                opening.exception()  # Those who wait hear of it; there may be none left.
-
-        opening.add_done_callback(wake)
-        await done
-        return opening.result()
-
     def _close_idle(self) -> None:
         self._timer = None
         since = self._loop.time() - self._idle_seconds
@@ -171,3 +157,8 @@ class Sessions:
         if busy := [one for one in self._all if one.is_open]:
             first = min(self._loop.time() if not one.is_idle else one.idle_since for one in busy)
             self._timer = self._loop.call_later(max(0.001, first - since), self._close_idle)
+
+
+def _opened(opening: asyncio.Task[Session | None]) -> None:
+    if not opening.cancelled():
+        opening.exception()  # Those who wait hear of it; there may be none left.

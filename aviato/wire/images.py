@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
@@ -13,6 +14,12 @@ ImageReference = Annotated[str, StringConstraints(min_length=1, max_length=bound
 LONGEST_POLL_SECONDS = 30.0
 BUILT = "aviato.build"
 """In the names of steps of builds, in the place of a registry: they are names nowhere else."""
+_HOST = re.compile(r"host(:3\.\d{1,3})?", re.ASCII)
+
+
+def is_machines_own(reference: str) -> bool:
+    """Whether a reference means files of the server's machine, whatever has been pulled: `host`, `host:3.N` and `dir:…` do."""
+    return _HOST.fullmatch(reference) is not None or reference.startswith("dir:")
 
 
 class ImagePull(ResponseModel):

@@ -10,11 +10,10 @@ from aviato.server.images import image_documents as documents
 from aviato.server.images.image_errors import disk_error, image_error, quoted
 from aviato.server.images.oci_reference import id_prefix, parse_oci_reference
 from aviato.server.images.packed_image import PackedImage
-from aviato.server.images.reference import parse
 from aviato.system.threads import in_thread
 from aviato.trees import tar
 from aviato.wire.ids import SNAPSHOT_ID
-from aviato.wire.images import BUILT
+from aviato.wire.images import BUILT, is_machines_own
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -105,7 +104,7 @@ class ImageExports:
     @asynccontextmanager
     async def _going_out(self, reference: str) -> AsyncIterator[tuple[PackedImage, tuple[str, ...]]]:
         """An image, and its names here."""
-        if parse(reference).kind == "host" or reference.startswith("dir:"):
+        if is_machines_own(reference):
             raise _no_image(reference, reference)
         found = await in_thread(self._find, reference)
         if found is None:

@@ -75,10 +75,10 @@ class LocalImages:
         parsed = parse(reference)
         if reference is not None and reference in self._registered:
             return self._directory(str(self._registered[reference]), reference)
-        if parsed.kind == "host" and not parsed.value:
-            interpreter = choose_default(self._interpreters)
-            return ResolvedImage(reference="host", kind="host", interpreter=interpreter.executable if interpreter else None)
         if parsed.kind == "host":
+            if not parsed.value:
+                default = choose_default(self._interpreters)
+                return ResolvedImage(reference="host", kind="host", interpreter=default.executable if default else None)
             if (chosen := choose(self._interpreters, int(parsed.value), None)) is None:
                 raise SandboxImageError(f"this machine has no Python 3.{parsed.value}{self._nearest(reference)}")
             return _machine(chosen)

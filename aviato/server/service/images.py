@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoAuthenticationError, AviatoError, SandboxImageError
 from aviato.server.backends.capabilities import Capability
 from aviato.server.callers import OPERATOR
-from aviato.server.images.reference import parse
 from aviato.server.service.event import Event
 from aviato.system.threads import in_thread
-from aviato.wire.images import ImageInfo, ImageList, PrunedImages, RemovedImage
+from aviato.wire.images import ImageInfo, ImageList, PrunedImages, RemovedImage, is_machines_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +61,7 @@ class Images:
             SandboxImageError: this server has no store, this is no reference to pull, or a tenant asks and it is not here.
         """
         store = self.store()
-        if parse(reference).kind == "host" or reference.startswith("dir:"):
+        if is_machines_own(reference):
             raise SandboxImageError(f"{reference!r} is of this machine: there is nothing to pull", reason="bad_reference")
         pull = None if caller.tenant is not None else self._known(reference)
         if pull is None and (not refresh or caller.tenant is not None):

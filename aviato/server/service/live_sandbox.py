@@ -207,8 +207,7 @@ class LiveSandbox:
         Returns:
             To be set once what those left is kept.
         """
-        known = {"image": image.reference, "image_id": image.lasting_id, "image_note": image.note}
-        self._leave(place_id, **known, lies_over=None)
+        self._leave(place_id, image=image.reference, image_id=image.lasting_id, image_note=image.note, lies_over=None)
         self.reset_at, self.began_at = time.monotonic(), None
         self.image, self.secrets = image, secrets
         left = Flag()

@@ -45,17 +45,11 @@ class Replicas:
         if sandbox_id not in self._under_way:  # Else it is on record already, and not there yet.
             if self._registry.unable is not None or self._is_here(sandbox_id):
                 return
-            if (text := await self._backend.record_elsewhere(sandbox_id)) is None:
-                return
-            record = read_record(text)
-            if record is None or record.sandbox_id != sandbox_id:
-                raise SandboxUnavailableError(f"the record of sandbox {sandbox_id} cannot be read", sandbox_id=sandbox_id)
+            record = await self._record_elsewhere(sandbox_id)
             # Whose it is not could have it go from server to server, and break off what is connected to its ports.
-            if not caller.sees(record.owner):
+            if record is None or not caller.sees(record.owner):
                 return
             if sandbox_id not in self._under_way:
-                if self._is_here(sandbox_id):
-                    return
                 task = self._under_way[sandbox_id] = asyncio.create_task(self._take_over(record))
                 task.add_done_callback(lambda _: self._under_way.pop(sandbox_id, None))
         await asyncio.shield(self._under_way[sandbox_id])
@@ -63,9 +57,17 @@ class Replicas:
     def _is_here(self, sandbox_id: str) -> bool:
         return self._registry.find_record(sandbox_id) is not None
 
+    async def _record_elsewhere(self, sandbox_id: str) -> SandboxRecord | None:
+        if (text := await self._backend.record_elsewhere(sandbox_id)) is None:
+            return None
+        record = read_record(text)
+        if record is None or record.sandbox_id != sandbox_id:
+            raise SandboxUnavailableError(f"the record of sandbox {sandbox_id} cannot be read", sandbox_id=sandbox_id)
+        return record
+
     async def _take_over(self, record: SandboxRecord) -> None:
         sandbox_id = record.sandbox_id
-        if not await self._backend.take_over(sandbox_id):
+        if self._is_here(sandbox_id) or not await self._backend.take_over(sandbox_id):
             return
         log.info("sandbox %s is taken over from another server", sandbox_id)
         self._registry.store.add_sandbox(record)

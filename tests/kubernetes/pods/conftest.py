@@ -89,6 +89,12 @@ def own_namespace(kind: type[Made]) -> Iterator[Made]:
         subprocess.run(["kubectl", "delete", "namespace", made.name, "--wait=false"], capture_output=True)
 
 
+def skip_if_out_of_reach(node: str, error: aviato.SandboxImageError) -> None:
+    """Skip where a node, by what it says of an image, does not reach the registry of the test."""
+    if "refused" in str(error) or "no such host" in str(error):
+        pytest.skip(f"the node {node} does not reach a registry of this machine's loopback")
+
+
 @pytest.fixture(scope="session")
 def namespace() -> Iterator[Namespace]:
     """One for this process; nothing of ours is in it at the end."""

@@ -13,7 +13,7 @@ import aviato
 from tests.images.programs import tools
 from tests.images.real_registry import real_registry
 from tests.images.whole_images import make_layout, tar_of
-from tests.kubernetes.pods.conftest import Namespace
+from tests.kubernetes.pods.conftest import Namespace, skip_if_out_of_reach
 from tests.kubernetes.pods.test_failures import wait_until
 
 
@@ -42,8 +42,7 @@ def test_another_server_begins_with_the_image_that_the_pod_has(
     try:
         sandbox.wait()
     except aviato.SandboxImageError as error:
-        if "refused" in str(error) or "no such host" in str(error):
-            pytest.skip(f"the node {node} does not reach a registry of this machine's loopback")
+        skip_if_out_of_reach(node, error)
         raise
     sandbox_id = str(sandbox.sandbox_id)
 

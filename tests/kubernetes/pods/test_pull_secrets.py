@@ -12,7 +12,7 @@ import pytest
 
 import aviato
 from tests.images.real_registry import real_registry
-from tests.kubernetes.pods.conftest import Namespace
+from tests.kubernetes.pods.conftest import Namespace, skip_if_out_of_reach
 from tests.kubernetes.pods.images import write_init
 from tests.kubernetes.pods.test_failures import doctor
 
@@ -66,8 +66,7 @@ def test_a_secret_opens_a_registry(make_kubernetes: Callable[..., Any], namespac
             with aviato.Session() as session:
                 with pytest.raises(aviato.SandboxImageError, match=image) as caught:
                     session.sandbox(container_image=image, tower_ids=[node]).wait()
-                if "refused" in str(caught.value) or "no such host" in str(caught.value):
-                    pytest.skip(f"the node {node} does not reach a registry of this machine's loopback")
+                skip_if_out_of_reach(node, caught.value)
                 assert advice in str(caught.value) and caught.value.is_infrastructure
                 assert caught.value.reason == "image_pull_failed" and not caught.value.retryable
         make_kubernetes(kubernetes_pull_secret=f"{names['wrong']},{names['secret']}")

@@ -541,15 +541,15 @@ class KubernetesBackend(Backend):
 
     async def take_over(self, sandbox_id: str) -> bool:
         """See `Backend`."""
-        place_id = self._live_place(sandbox_id)
+        if (place_id := self._live_place(sandbox_id)) is None:
+            return False
         try:
-            if place_id is not None:
-                await self._maker().label(place_id, {SERVER: self._server})
+            await self._maker().label(place_id, {SERVER: self._server})
         except ClusterError as error:
             if error.status == NOT_FOUND:
                 return False
             raise error.as_error("the sandbox cannot be taken over", sandbox_id) from error
-        return place_id is not None
+        return True
 
     def _live_place(self, sandbox_id: str) -> str | None:
         pods = self._live_pods()
