@@ -234,7 +234,7 @@ def test_the_command_line(place: Place, owner: Sandbox) -> None:
     environment = {**os.environ, "AVIATO_SECRET_BY_ENV": BY_ENV, "AVIATO_SECRETS_DIR": str(place.secrets_dir)}
     for arguments in (["doctor", "--plan"], ["doctor", "--json"], ["ls"]):
         command = [sys.executable, "-m", "aviato", *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, check=False)
         assert done.returncode == 0 and done.stdout, done.stderr
         assert NEEDLE not in done.stdout + done.stderr
 

@@ -45,7 +45,7 @@ def test_what_is_mounted_later_is_not_seen():
         script = 'mount --make-rshared / && exec "$@"'
         own = ["unshare", "--mount", "--propagation", "shared", "sh", "-c", script, "sh"]
         argv = [*own, sys.executable, "-c", PROGRAM, str(environment), str(later)]
-        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=50)
+        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=250)
         if "unshare failed" in done.stderr:
             pytest.skip(done.stderr)
         assert done.stdout.split() == ["1"], done.stderr

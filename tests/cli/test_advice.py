@@ -100,7 +100,7 @@ def test_a_directory_is_copied_in_as_it_says(
     line = wrong.err.partition("copy it: ")[2].strip().replace("…", "cat /tmp/given/file")
     command = f'aviato() {{ {shlex.quote(sys.executable)} -m aviato "$@"; }}; {line}'
     environment = {**os.environ, "AVIATO_BASE_URL": server.url}
-    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=40, check=False)
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=250, check=False)
     assert (done.returncode, done.stdout) == (0, "content"), done.stderr
 
 

@@ -25,7 +25,9 @@ def cli(server: Any) -> Any:
 
     def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         environment = {**os.environ, "AVIATO_BASE_URL": server.url}
-        return subprocess.run([*AVIATO, *arguments], env=environment, input=stdin, capture_output=True, timeout=40, check=False)
+        return subprocess.run(
+            [*AVIATO, *arguments], env=environment, input=stdin, capture_output=True, timeout=250, check=False
+        )
 
     return run
 
@@ -193,7 +195,7 @@ def test_what_cannot_be_printed_is_said(server: Any, words: str) -> None:
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=50,
+            timeout=250,
             check=False,
         )
     assert (done.returncode, done.stderr) == (125, "aviato: standard output cannot be written: No space left on device\n")

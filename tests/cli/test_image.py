@@ -33,7 +33,7 @@ def cli(server: Any, tmp_path: Path) -> Cli:
         environment = {**os.environ, "AVIATO_BASE_URL": server.url}
         command = [*AVIATO, "image", *arguments]
         return subprocess.run(
-            command, env=environment, input=stdin, capture_output=True, timeout=40, check=False, text=True, cwd=tmp_path
+            command, env=environment, input=stdin, capture_output=True, timeout=250, check=False, text=True, cwd=tmp_path
         )
 
     return run

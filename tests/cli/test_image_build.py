@@ -23,7 +23,7 @@ def cli(server: Any, tmp_path: Path) -> Cli:
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "AVIATO_BASE_URL": server.url, **variables}
         command = [sys.executable, "-m", "aviato", "image", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, timeout=40, check=False, text=True, cwd=tmp_path)
+        return subprocess.run(command, env=environment, capture_output=True, timeout=250, check=False, text=True, cwd=tmp_path)
 
     return run
 

@@ -26,7 +26,7 @@ def under(limit: str, command: str, state: Path) -> subprocess.CompletedProcess[
     environment = {name: value for name, value in os.environ.items() if name != "AVIATO_BASE_URL"}
     environment |= {"AVIATO_STATE_DIR": str(state)}
     line = f"{limit}; {AVIATO} {command}"
-    return subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, timeout=50, check=False)
+    return subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, timeout=250, check=False)
 
 
 @pytest.mark.parametrize("command", ["run true", *deep(["ls", "serve", "doctor"])])

@@ -80,7 +80,7 @@ def test_there_is_no_network_but_by_the_proxy(make_docker: Callable[..., Any], p
 def test_the_example(make_docker: Callable[..., Any], python_image: str) -> None:
     make_docker(python_image)
     example = Path(__file__).parents[2] / "examples" / "rl_training" / "reward_function.py"
-    done = subprocess.run([sys.executable, "-W", "error", example], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run([sys.executable, "-W", "error", example], capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
     assert "Pass rate: 3/5" in done.stdout and "UNEXPECTED" not in done.stdout
 

@@ -74,7 +74,7 @@ def test_python(block: Block, environment: dict[str, str], tmp_path: Path) -> No
             pytest.skip(f"{name} is not installed")
     # A framework's own warnings are not ours to end.
     command = [sys.executable, "-W", "default" if needed else "error", "-c", block.source]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
     assert "print(" not in block.source or done.stdout
 
@@ -107,7 +107,7 @@ def test_bash(block: Block, environment: dict[str, str], tmp_path: Path) -> None
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stderr

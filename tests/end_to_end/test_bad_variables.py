@@ -34,7 +34,7 @@ print(one.message)
 def run(program: str, variables: dict[str, str]) -> list[str]:
     mine = {name: value for name, value in os.environ.items() if not name.startswith("AVIATO_")}
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=mine | variables, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, env=mine | variables, capture_output=True, text=True, timeout=250, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 

@@ -377,7 +377,7 @@ def test_pickled_for_another_process(served: Any, tmp_path: FilePath) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(program)], capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "-W", "error", str(program)], capture_output=True, text=True, timeout=250, check=False
     )
     assert (done.returncode, done.stdout) == (0, "[442, 2]\n8 6\n"), done.stderr
 
@@ -396,7 +396,7 @@ with aviato.Session() as session:
         print(error)
     print(session.function(container_image="python:3.%d" % sys.version_info[1])(lambda: 1)().result())
 """
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=250, check=False)
     if sys.version_info >= (3, 13):
         assert done.returncode == 0  # from 3.13 on the source is known
         return

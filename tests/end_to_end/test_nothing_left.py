@@ -92,7 +92,7 @@ def memory_bytes(pid: int) -> int:
 
 def churn(count: int, seed: int) -> None:
     """Create, use and stop in a client process of its own, 64 at a time, so that its connections end with it."""
-    subprocess.run([sys.executable, str(CHURN), str(count), "64", str(seed)], check=True, timeout=120)
+    subprocess.run([sys.executable, str(CHURN), str(count), "64", str(seed)], check=True, timeout=250)
 
 
 def abandon(processes: int, pick: random.Random) -> None:

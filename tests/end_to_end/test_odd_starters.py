@@ -104,7 +104,7 @@ def begin(how: str, program: str, state: Path, **environment: str) -> subprocess
     """Run a program in a process that has done something to itself first, and then exec."""
     source = f"{SETTING}{how}\nos.execv(sys.executable, [sys.executable, '-c', {program!r}])"
     given = {**os.environ, **environment, "AVIATO_STATE_DIR": str(state)}
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=200, env=given, check=False)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=600, env=given, check=False)
     said = [line for line in done.stderr.splitlines() if "slow to start" not in line]  # As it may be on a busy machine.
     assert (done.returncode, said) == (0, [])
     return done

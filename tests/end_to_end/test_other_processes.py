@@ -82,7 +82,7 @@ def test_a_spawned_child_uses_a_sandbox(served: Any, tmp_path: Path) -> None:
             print("ok")
         """)
     )
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=40, check=False)
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=250, check=False)
     assert (done.stdout, done.stderr) == ("ok\n", "")
 
 

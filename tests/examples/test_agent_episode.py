@@ -48,7 +48,7 @@ def script(request: Request) -> Reply:
 def run(server: Any, api: OpenAIServer) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "AVIATO_BASE_URL": server.url, "OPENAI_API_KEY": str(api.key)}
     command = [sys.executable, "-W", "error", str(EXAMPLE), "--base-url", api.url]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, check=False)
 
 
 def test_good_bad_and_cut_short(server: Any) -> None:

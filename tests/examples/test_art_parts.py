@@ -47,7 +47,7 @@ def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=600,
         check=False,
         stdin=subprocess.DEVNULL,
         **options,

@@ -101,7 +101,7 @@ def environment(server: Any, api: OpenAIServer | None, **more: str) -> dict[str,
 
 def run(program: list[str], env: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
     command = [str(PYTHON), *program, "--problems", "sample"]
-    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=150, check=False)
+    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
 
 
 def train(server: Any, api: OpenAIServer, folder: Path, *flags: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -180,7 +180,7 @@ def test_the_guide_s_blocks_run_unchanged(server: Any, tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -313,7 +313,7 @@ def test_a_run_that_cannot_work_stops(server: Any, tmp_path: Path) -> None:
 def cached_base_model(folder: Path) -> str:
     """A cache of the hub's libraries that holds a tiny model by the name of the base model."""
     program = f"import sys; sys.argv[1:] = [{str(folder)!r}]; sys.path.insert(0, {str(ON_CPU.parent)!r}); import art_on_cpu"
-    subprocess.run([str(PYTHON), "-c", program], check=True, timeout=150, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    subprocess.run([str(PYTHON), "-c", program], check=True, timeout=600, env={**os.environ, "PYTHONPATH": str(ROOT)})
     cached = folder / "hf" / "hub" / "models--Qwen--Qwen3-8B"
     (cached / "snapshots").mkdir(parents=True)
     (folder / "model").rename(cached / "snapshots" / "0")
@@ -352,7 +352,7 @@ def test_what_a_run_lacks_is_said_before_anything_is_made(
     with OpenAIServer([text("")]) as api:
         env = environment(server, api, ART_TINKER_API_KEY="tml-secret", HF_HOME=str(tmp_path / "hf"))
         command = [str(PYTHON), str(EXAMPLE), "--problems", "sample", *flags, *dry, "--base-url", api.url]
-        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False)
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
         assert api.requests == []
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert [word for word in words if word not in done.stderr] == [], done.stderr

@@ -60,5 +60,5 @@ OUTPUTS = {
 def test_example(name: str, server: Any) -> None:
     environment = {**os.environ, "AVIATO_BASE_URL": server.url}
     command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, check=False)
     assert (done.stdout, done.returncode) == (OUTPUTS[name], 0), done.stderr

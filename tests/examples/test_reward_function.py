@@ -20,7 +20,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "rl_training" / "re
 def run_example(base_url: str, *flags: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "AVIATO_BASE_URL": base_url}
     command = [sys.executable, str(EXAMPLE), *flags]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, check=False)
 
 
 def masked(line: str) -> str:

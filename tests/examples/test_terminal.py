@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "terminal.py"
 def test_it_shows_what_it_says(server: Any) -> None:
     environment = {**os.environ, "AVIATO_BASE_URL": server.url}
     done = subprocess.run(
-        [sys.executable, str(EXAMPLE)], env=environment, capture_output=True, text=True, timeout=40, check=False
+        [sys.executable, str(EXAMPLE)], env=environment, capture_output=True, text=True, timeout=250, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [

@@ -97,7 +97,7 @@ def run(
             capture_output=True,
             pass_fds=(top, program, *fds),
             cwd="/",
-            timeout=50,
+            timeout=250,
             **other,
         )
     assert done.stderr == b"", done.stderr

@@ -507,7 +507,7 @@ def test_as_umoci_and_overlayfs_see_it(tmp_path):
     image, bundle = tmp_path / "image", tmp_path / "bundle"
 
     def umoci(*words):
-        subprocess.run(["umoci", *words], check=True, capture_output=True, timeout=50)
+        subprocess.run(["umoci", *words], check=True, capture_output=True, timeout=250)
 
     umoci("init", "--layout", image)
     umoci("new", "--image", f"{image}:x")

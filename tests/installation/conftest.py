@@ -15,7 +15,7 @@ from tests.compiling import QUICKLY
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def call(*command: str | Path, cwd: Path | str = "/", environment: dict[str, str] | None = None, seconds: float = 280) -> str:
+def call(*command: str | Path, cwd: Path | str = "/", environment: dict[str, str] | None = None, seconds: float = 840) -> str:
     """Run a command that must succeed; what it printed, both streams."""
     done = subprocess.run(
         [str(part) for part in command],

@@ -176,7 +176,7 @@ def test_line(line: Line, fresh: dict[str, Any], uv: Path, tmp_path: Path) -> No
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=270,
+            timeout=840,
             check=False,
         )
     assert (done.returncode, planned.says in done.stdout) == (planned.status, True), done.stdout

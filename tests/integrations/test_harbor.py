@@ -270,7 +270,7 @@ def trial(task: Path, server: RunningServer) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         yield process
-        output = process.communicate(timeout=50)[0]
+        output = process.communicate(timeout=250)[0]
         assert process.returncode == 0, output
     finally:
         process.kill()

@@ -38,7 +38,7 @@ EXTRAS = {
 @pytest.mark.parametrize(("module", "extra"), EXTRAS.items())
 def test_a_missing_framework_names_the_extra(module: str, extra: str) -> None:
     command = [sys.executable, "-c", PROGRAM.replace("MODULE", module)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
     if module == "harbor" and sys.version_info < (3, 12):
         assert "harbor needs Python 3.12 or newer" in done.stdout

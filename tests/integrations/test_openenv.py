@@ -169,7 +169,7 @@ def test_an_environment(make: Callable[..., AviatoProvider], tmp_path: Path) -> 
     (tmp_path / "openenv.yaml").write_text("name: adder\napp: app:app\nport: 8000\n")
     # An environment's image has its packages; here they come from this interpreter's, those that the server loads.
     loaded = subprocess.run(
-        [sys.executable, "-c", LOADED, str(tmp_path)], capture_output=True, text=True, timeout=90, check=False
+        [sys.executable, "-c", LOADED, str(tmp_path)], capture_output=True, text=True, timeout=250, check=False
     )
     assert loaded.returncode == 0, loaded.stderr
     packages = {path: f"/packages/{Path(path).name}" for path in loaded.stdout.split()}

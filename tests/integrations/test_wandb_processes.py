@@ -33,7 +33,7 @@ def script(server: Any, tmp_path: Path) -> Callable[..., list[str]]:
             [sys.executable, *flags, "-W", "error::DeprecationWarning:aviato", str(path)],
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=250,
             env={**inherited, "AVIATO_BASE_URL": server.url, "WANDB_DIR": str(tmp_path), **environment},
             cwd=tmp_path,
             check=False,

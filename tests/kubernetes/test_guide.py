@@ -33,7 +33,7 @@ def test_its_commands_bring_servers_that_can_make_sandboxes(cluster: Cluster, se
             if "policy/v1" not in cluster.kubectl("api-versions").split():
                 script = script.replace("kubectl apply --kustomize mine", OLD_POLICIES)
             done = subprocess.run(
-                ["bash", "-eu", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=160, check=False
+                ["bash", "-eu", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False
             )
             assert done.returncode == 0, done.stdout + done.stderr
         assert "Sandboxes can run here." in done.stdout

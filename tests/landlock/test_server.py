@@ -107,7 +107,7 @@ def environment() -> Iterator[dict[str, str]]:
 
 def run(environment, *command, **options):
     return subprocess.run(
-        [*FORBID, *AVIATO, *command], env=environment, capture_output=True, text=True, timeout=50, check=False, **options
+        [*FORBID, *AVIATO, *command], env=environment, capture_output=True, text=True, timeout=250, check=False, **options
     )
 
 

@@ -41,7 +41,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     program = [sys.executable, "-m", suite.__name__, *words, "--timeout", "100"]
     # What a backend that lies leaves behind ends itself soon.
     environment = {**os.environ, "PYTHONPATH": ROOT, "AVIATO_ORPHAN_TIMEOUT": "20"}
-    return subprocess.run(program, capture_output=True, text=True, timeout=110, env=environment, check=False, cwd="/")
+    return subprocess.run(program, capture_output=True, text=True, timeout=250, env=environment, check=False, cwd="/")
 
 
 @pytest.mark.parametrize(

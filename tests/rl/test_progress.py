@@ -33,7 +33,7 @@ def on_a_terminal(url: str, progress: str) -> tuple[str, str]:
     os.close(theirs)
     shown = said_on(ours)
     assert started.stdout is not None
-    return started.communicate(timeout=50)[0].decode(), shown.decode(errors="replace")
+    return started.communicate(timeout=250)[0].decode(), shown.decode(errors="replace")
 
 
 def test_500_rows_show_their_progress(server: Any) -> None:

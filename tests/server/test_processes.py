@@ -352,7 +352,7 @@ class Embedded:
             self.read_end, write_end = os.pipe()
             self.launcher = subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=write_end, stderr=write_end, cwd="/", start_new_session=True,
-                pass_fds=(self.lock, listener.fileno()), env=environment(**variables), timeout=20, check=True,
+                pass_fds=(self.lock, listener.fileno()), env=environment(**variables), timeout=250, check=True,
             )  # fmt: skip
             os.close(write_end)
         os.close(self.lock)

@@ -36,7 +36,7 @@ def plain(how: str, code: str, source: str, folder: Path) -> str:
         "python": [sys.executable, "-S", path.name],
         "unittest": [sys.executable, "-m", "unittest", path.stem],
     }[how]
-    found = subprocess.run(command, cwd=folder, capture_output=True, timeout=50, env=ENVIRONMENT)
+    found = subprocess.run(command, cwd=folder, capture_output=True, timeout=250, env=ENVIRONMENT)
     return "failed" if found.returncode else "passed"
 
 
@@ -47,7 +47,7 @@ def by_pytest(codes: tuple[str, ...], sources: dict[str, str], folder: Path) -> 
             (folder / f"test_{number}_{which}.py").write_text(code + "\n" + source)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."]
     command += ["--continue-on-collection-errors", "--junitxml", "report.xml"]
-    subprocess.run(command, cwd=folder, capture_output=True, timeout=50, env=ENVIRONMENT)
+    subprocess.run(command, cwd=folder, capture_output=True, timeout=250, env=ENVIRONMENT)
     found: dict[str, str] = {}
     for case in ElementTree.parse(folder / "report.xml").iter("testcase"):
         module = next(part for part in f"{case.get('classname')}.{case.get('name')}".split(".") if part.startswith("test_"))
@@ -71,7 +71,7 @@ def here(code: str, source: str, folder: Path, python: str = sys.executable) -> 
         input=json.dumps(job),
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=250,
     )
     assert found.returncode == 0, found.stderr
     return found.stdout.rstrip("\n").split("\n")[-1]

@@ -141,6 +141,6 @@ def _make() -> None:
 
 
 def _kubectl(*words: str, given: str | None = None) -> str:
-    done = subprocess.run(["kubectl", *words], input=given, capture_output=True, text=True, check=False, timeout=90)
+    done = subprocess.run(["kubectl", *words], input=given, capture_output=True, text=True, check=False, timeout=250)
     assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
     return done.stdout
