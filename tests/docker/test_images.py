@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +11,18 @@ import pytest
 import aviato
 from aviato.server.backends.docker.engine import EngineError
 from aviato.server.backends.docker.images import EngineImages, pull_error
+from tests.docker import engines
+from tests.docker.conftest import SMALL
 
 
 @pytest.mark.parametrize(
     ("image", "said"),
     [
         ("host", "a container has no files of the machine; name an image, or none for this server's 'aviato-test-small:1'"),
+        (
+            "host:3.11",
+            "a container has no files of the machine; name an image, or none for this server's 'aviato-test-small:1'",
+        ),
         ("dir:/usr", "docker import"),
         ("oci:/tmp/x", "docker load"),
         ("docker-archive:/tmp/x.tar", "docker load"),
@@ -40,6 +47,29 @@ def test_an_id_is_an_image(make_docker: Callable[..., Any], engine: Any) -> None
         assert session.sandbox(container_image=found).exec(["echo", "x"]).result().stdout == "x\n"
         short = found.removeprefix("sha256:")[:12]
         assert session.sandbox(container_image=short).exec(["echo", "x"]).result().stdout == "x\n"
+
+
+def test_a_sandbox_of_a_tag_that_moved_begins_anew_with_its_own(make_docker: Callable[..., Any], engine: Any) -> None:
+    """By whichever server, and who asks by the name gets what it means by now."""
+    for which in ("first", "second"):
+        engine.make_image(f"aviato-moves-{which}:1", engines.busybox_root(), f"ENV WHICH={which}")
+    engine.tag("aviato-moves-first:1", "aviato-moves:1")
+    ask = ["sh", "-c", "echo $WHICH"]
+    server = make_docker()
+    sandbox = aviato.Sandbox.run(container_image="aviato-moves:1", detached=True)
+    assert sandbox.exec(ask).result().stdout == "first\n"
+    engine.tag("aviato-moves-second:1", "aviato-moves:1")
+    sandbox.reset().result()
+    assert sandbox.exec(ask).result().stdout == "first\n"
+
+    server.stop(signal.SIGKILL)
+    server.restart(backend="docker", default_image=SMALL, docker_host=engine.address)
+    again = aviato.Sandbox.from_id(sandbox.sandbox_id).result()
+    again.reset().result()
+    assert again.exec(ask).result().stdout == "first\n"
+    again.stop().result()
+    with aviato.Session() as session:
+        assert session.sandbox(container_image="aviato-moves:1").exec(ask).result().stdout == "second\n"
 
 
 SAID = {

@@ -7,8 +7,7 @@ from typing import NamedTuple
 from aviato.exceptions import SandboxImageError
 from aviato.server.images.oci_reference import id_prefix, parse_oci_reference
 from aviato.wire.ids import SNAPSHOT_ID
-
-HOST = "host"
+from aviato.wire.images import is_machines_own
 
 
 class Refusals(NamedTuple):
@@ -39,13 +38,15 @@ def named(reference: str | None, default: str, refusals: Refusals, *, by_id: boo
     Raises:
         SandboxImageError: it is of another kind.
     """
-    if reference == HOST:
-        why = f"{refusals.host}; name an image, or none for this server's"
-        raise SandboxImageError(f"image {HOST!r}: {why} {default!r} (default_image)", reason="image_not_here")
     found = default if reference is None else reference
     backend = f"the backend {refusals.backend!r}"
     if found.startswith("dir:"):
         raise SandboxImageError(f"image {found!r}: {backend} starts no directories; {refusals.directory}")
+    if is_machines_own(found):
+        instead = f"name an image, or none for this server's {default!r} (default_image)"
+        if found == default:
+            instead = "name an image, and have this server's default_image be one"
+        raise SandboxImageError(f"image {found!r}: {refusals.host}; {instead}", reason="image_not_here")
     if SNAPSHOT_ID.fullmatch(found):
         raise SandboxImageError(f"image {found!r}: {backend} has no snapshots", reason="image_not_here")
     if not (by_id and id_prefix(found) is not None) and parse_oci_reference(found).kind != "registry":
