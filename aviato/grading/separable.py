@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
+from aviato.grading.own_process import use_of_own_process
 from aviato.values.parsing import parsed
 
 if TYPE_CHECKING:
@@ -95,6 +96,12 @@ def obstacle(tree: ast.Module, names: Collection[str], modules: Collection[str] 
         why = look.why(node)
         if why is not None:
             return f"line {getattr(node, 'lineno', 1)}: {why}"
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and look.called(node)]
+    given = {ast.dump(value) for call in calls for value in _given(call)}
+    if calls:
+        for node in ast.walk(tree):
+            if (why := use_of_own_process(node, given)) is not None:
+                return f"line {getattr(node, 'lineno', 1)}: {why}"
     return None
 
 
@@ -128,11 +135,13 @@ class _Look:
             return None
         if isinstance(node, ast.Call) and self._is_name(node.func):
             return self._of_call(node, _dotted(node.func))
-        if isinstance(node, ast.Call) and (label := self._called(node.func)):
+        if isinstance(node, ast.Call) and (label := self.called(node.func)):
             return self._of_given(node, label)
+        if isinstance(node, ast.Compare):
+            return self._of_identity(node)
         return None
 
-    def _called(self, node: ast.AST) -> str:
+    def called(self, node: ast.AST) -> str:
         """What is called of the solution, where that gives what an expression calls, `f(3)` or `Box(3).apply`; else empty."""
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call) and self._is_class(node.value.func):
             node = node.value
@@ -283,6 +292,18 @@ class _Look:
             return why
         is_method = isinstance(call.func, ast.Attribute) and self._is_object(call.func.value)
         return None if is_method else self._of_mutation(call, label)
+
+    def _of_identity(self, node: ast.Compare) -> str | None:
+        """Whether it asks if a call gives back what it was given."""
+        parts = [node.left, *node.comparators]
+        if not any(isinstance(each, (ast.Is, ast.IsNot)) for each in node.ops):
+            return None
+        for call in parts:
+            if isinstance(call, ast.Call) and (label := self.called(call)):
+                given = {value.id for value in _given(call) if isinstance(value, ast.Name) and not self._is_object(value)}
+                if any(isinstance(part, ast.Name) and part.id in given for part in parts):
+                    return f"it asks whether {label}() gives back what it was given, and only a copy of that crosses"
+        return None
 
     def _of_given(self, call: ast.Call, label: str) -> str | None:
         """Whether it is given what cannot cross."""

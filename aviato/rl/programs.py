@@ -192,7 +192,11 @@ def _compared_bytes(case: ProgramCase) -> int:
     size = len(judges.as_bytes(case.expected_stdout or ""))
     if ours:
         return min(MOST_COMPARED_BYTES, 2 * size + LEAST_COMPARED_BYTES)
-    least = LEAST_COMPARED_BYTES if isinstance(case.judge, (judges.Floats, judges.Value)) else LEAST_JUDGED_BYTES
+    if isinstance(case.judge, (judges.Floats, judges.Value)):
+        least = LEAST_COMPARED_BYTES
+    else:
+        reads = getattr(case.judge, "output_bytes", None)  # As judges of logs say.
+        least = reads if isinstance(reads, int) else LEAST_JUDGED_BYTES
     return min(MOST_COMPARED_BYTES, 32 * size + least)
 
 

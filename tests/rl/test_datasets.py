@@ -80,7 +80,9 @@ def test_tests_that_assert() -> None:
 def test_programs_and_calls() -> None:
     task = datasets.apps(rows.APPS.row, "print(np.sum(1))")
     assert isinstance(task.tests[0], ProgramCase) and task.code is not None
-    assert task.code.startswith("import numpy as np; import sys; import time;") and task.code.endswith("\nprint(np.sum(1))")
+    assert task.code.startswith(f"{apps_family.NUMPY.strip()}; import sys; import time;") and task.code.endswith(
+        "\nprint(np.sum(1))"
+    )
     assert "numpy" not in (datasets.apps(rows.APPS.row, "print(1)").code or "")
     assert (task.case_timeout_seconds, task.timeout_seconds) == (4.0, 17.0)
     joined = datasets.apps(rows.APPS_LINES.row).tests

@@ -69,11 +69,11 @@ open('left.txt', 'w').write('left')
 open(tempfile.mktemp(), 'w').write('left')
 os.makedirs('folder/below')
 open('aviato_solution.py', 'a').write('left = True')
-os.environ['LEFT'] = 'left'
+os.environ.update(LEFT='left')
 sys.modules['left'] = types.ModuleType('left')
 json.dumps = None
 sys.path.insert(0, 'left')
-os.chdir('folder')
+os.fchdir(os.open('folder', os.O_RDONLY))
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aviato.rl import CaseStatus, Outcome, ProgramCase, Task
-from aviato.rl.datasets import code_contests, codeforces
+from aviato.rl.datasets import apps, code_contests, codeforces, taco
 from tests.rl.dataset_rows import CODE_CONTESTS, CODEFORCES, CODEFORCES_CHECKER
 
 READS_A_FILE = """#include <cstdio>
@@ -96,6 +96,22 @@ PRINTED: dict[str, tuple[str, bool]] = {
     "nothing": ("pass", False),
     "blanks in a line are no empty line": ("print(' ')\nprint(1)\nprint(4)", False),
 }
+
+
+CALL = {"input_output": {"fn_name": "double", "inputs": [[2]], "outputs": [4]}}
+PROGRAM = {"input_output": {"inputs": ["2\n"], "outputs": ["4\n"]}}
+
+
+def test_an_answer_may_have_an_np_of_its_own(outcomes: Callable[..., list[Outcome]]) -> None:
+    """APPS and TACO import numpy for code that names it; that this is missing is no way to lose a verdict."""
+    answers = {
+        (1.0, "called"): (apps(CALL, "def double(np):\n    return 2 * np\n"), taco(CALL, "def double(np): return np + np")),
+        (0.0, "called"): (apps(CALL, "def double(n):  # np\n    return n\n"),),
+        (1.0, "printed"): (apps(PROGRAM, "np = int(input())\nprint(2 * np)"), taco(PROGRAM, "np = input()\nprint(4)")),
+        (0.0, "printed"): (apps(PROGRAM, "np = int(input())\nprint(np)"),),
+    }
+    for (reward, how), tasks in answers.items():
+        assert [outcome.reward() for outcome in outcomes(list(tasks))] == [reward] * len(tasks), (reward, how)
 
 
 def test_a_checker_sees_no_empty_lines(outcomes: Callable[..., list[Outcome]]) -> None:

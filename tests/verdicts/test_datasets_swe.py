@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -191,6 +193,136 @@ def test_a_row_s_own_script(repository: Path, archive: bytes, session: aviato.Se
     assert {name: outcome.passed for name, outcome in found.items()} == {name: HARNESS[name] for name in answers}
 
 
+BACK = "--- a/double.py\n+++ b/double.py\n@@ -1,2 +1,2 @@\n def double(n):\n-    return 2 * n\n+    return n * n\n"
+NOTHING = "--- /dev/null\n+++ b/notes.txt\n@@ -0,0 +1 @@\n+nothing\n"
+
+
+def test_a_diff_is_never_applied_backwards(repository: Path, archive: bytes, session: aviato.Session) -> None:
+    """As `patch --batch` would, which takes one that asks for the bug for the opposite of what has been applied."""
+    row = row_of(repository)
+    fixed = f"{SETUP} && sed -i 's/n \\* n/2 * n/' repo/double.py"
+    tasks = {
+        "asks for what is there": asked(row, BACK.replace("-    return 2 * n", "-    return 3 * n"), archive),
+        "what is there": asked(row, row["patch"], archive, setup_command=fixed + " && git -C repo commit -qam 'fixed'"),
+    }
+    tasks = {name: replace(task, code="export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a\n"
+                           f"{task.code}") for name, task in tasks.items()}  # fmt: skip
+    found = run(tasks, session)
+    assert {name: (outcome.passed, outcome.message) for name, outcome in found.items()} == {
+        "asks for what is there": (False, "tests: the patch does not apply"),
+        "what is there": (True, ""),
+    }
+
+
+def test_a_patch_of_tests_that_renames_them_or_has_no_last_newline(
+    repository: Path, archive: bytes, session: aviato.Session
+) -> None:
+    row = row_of(repository)
+    renamed = row | {
+        "test_patch": diff(repository, {"test_double.py": None, "test_new.py": TESTED}),
+        "FAIL_TO_PASS": ["test_new.py::test_double"],
+        "PASS_TO_PASS": ["test_new.py::test_half"],
+    }
+    cut = row | {"test_patch": row["test_patch"].rstrip("\n")}
+    tasks = {
+        f"{name}, {answer}": asked(of, diff(repository, ANSWERS[answer]), archive, test_command=None)
+        for name, of in (("renamed", renamed), ("cut", cut))
+        for answer in ("right", "wrong")
+    }
+    found = run(tasks, session)
+    passed = {name: outcome.passed for name, outcome in found.items()}
+    assert passed == {name: name.endswith("right") for name in tasks}, {name: one.message for name, one in found.items()}
+
+
+@pytest.mark.parametrize("where", ["a branch", "a branch of origin's", "a branch to be fetched", "nowhere"])
+def test_a_row_of_swe_smith_is_graded_on_its_branch(
+    where: str, repository: Path, session: aviato.Session, tmp_path: Path
+) -> None:
+    """It has the bug, and then a commit without the tests that show it, from before which is graded."""
+    name = "example__double.12345678.lm_rewrite__abc"
+    made, mirror = tmp_path / "made", tmp_path / "mirror"
+    git(tmp_path, "clone", "-q", str(repository), str(mirror))
+    (mirror / "double.py").write_text(RIGHT)
+    (mirror / "test_double.py").write_text(TESTED)
+    git(mirror, "commit", "-qam", "fine")
+    git(mirror, "checkout", "-q", "-b", name)
+    (mirror / "double.py").write_text(FILES["double.py"])
+    git(mirror, "commit", "-qam", "Bug Patch")
+    git(mirror, "rm", "-q", "test_double.py")
+    git(mirror, "commit", "-qm", "Remove F2P Tests")
+    git(mirror, "checkout", "-q", "main")
+    if where == "a branch to be fetched":
+        git(tmp_path, "clone", "-q", "--single-branch", "-b", "main", str(mirror), str(made))
+        git(made, "remote", "set-url", "origin", "../mirror")
+    elif where == "nowhere":
+        git(tmp_path, "clone", "-q", "--single-branch", "-b", "main", str(mirror), str(made))
+        git(made, "remote", "set-url", "origin", "../nothing")
+    else:
+        git(tmp_path, "clone", "-q", str(mirror), str(made))
+        git(made, "checkout", "-q", *([name] if where == "a branch" else ["main"]))
+        git(made, "checkout", "-q", "main")
+        git(made, "remote", "remove", "origin") if where == "a branch" else None
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        tar.add(made, arcname="repo")
+        tar.add(mirror, arcname="mirror")
+    row = {
+        "instance_id": name,
+        "repo": "swesmith/example__double.12345678",
+        "image_name": "example",
+        "patch": "",
+        "FAIL_TO_PASS": ["test_double.py::test_double"],
+        "PASS_TO_PASS": ["test_double.py::test_half"],
+    }
+    fix = "--- a/double.py\n+++ b/double.py\n@@ -1,2 +1,2 @@\n def double(n):\n-    return n * n\n+    return 2 * n\n"
+    tasks = {
+        answer: asked(row, code, buffer.getvalue(), setup_command="tar -xf repo.tar", test_command=None)
+        for answer, code in (("right", fix), ("wrong", NOTHING))
+    }
+    found = run(tasks, session)
+    wanted = {"right": None, "wrong": None} if where == "nowhere" else {"right": 1.0, "wrong": 0.0}
+    assert {answer: one.reward() for answer, one in found.items()} == wanted, {name: one.message for name, one in found.items()}
+
+
+def named_tests(log: str) -> dict[str, str]:
+    return dict(line.split(": ") for line in log.strip().splitlines())
+
+
+def test_no_line_that_is_printed_brings_it_about_that_there_is_no_verdict(
+    repository: Path, archive: bytes, session: aviato.Session
+) -> None:
+    row = row_of(repository) | {"FAIL_TO_PASS": ["double"], "PASS_TO_PASS": ["half"]}
+    program = (
+        "from double import double, half\nprint('double:', 'PASSED' if double(3) == 6 else 'FAILED')\n"
+        "print('half:', 'PASSED' if half(4) == 2 else 'FAILED')\n"
+    )
+    options = {"test_command": f"python3 -c {shlex.quote(program)}", "parse_log": named_tests}
+    prints = {"double.py": "print('hello')\n" + FILES["double.py"]}
+    tasks = {
+        name: asked(row, diff(repository, files), archive, **options)
+        for name, files in {"right": ANSWERS["right"], "wrong": ANSWERS["wrong"], "wrong, and prints": prints}.items()
+    }
+    found = run(tasks, session)
+    rewards = {name: outcome.reward() for name, outcome in found.items()}
+    assert rewards == {"right": 1.0, "wrong": 0.0, "wrong, and prints": 0.0}
+
+
+def test_a_log_may_be_large(repository: Path, archive: bytes, session: aviato.Session) -> None:
+    row = row_of(repository)
+    much = f"head -c 6000000 /dev/zero | tr '\\0' x; echo; {PYTEST} test_double.py"
+    task = asked(row, diff(repository, ANSWERS["right"]), archive, test_command=much)
+    [outcome] = run({"right": task}, session).values()
+    assert outcome.passed, outcome.message
+
+
+@pytest.mark.parametrize("name", sorted(PARSERS))
+@pytest.mark.parametrize("line", ["_" * 100_000, "PASSED " + "[/" * 50_000, ".py:" * 25_000, "x.py: _" * 15_000])
+def test_no_line_of_a_log_takes_long(name: str, line: str) -> None:
+    begin = time.process_time()
+    PARSERS[name](line)
+    assert time.process_time() - begin < 5
+
+
 def test_rows_of_swe_smith_and_r2e(repository: Path, archive: bytes, session: aviato.Session) -> None:
     smith = {
         "instance_id": "main",  # its name is that of a branch
@@ -350,6 +482,7 @@ LOGS = [
     ("sympy", "test_a E", {"test_a": "ERROR"}),
     ("sympy", "test_a f", {}),
     ("sympy", "________ sympy/core/tests/test_a.py:test_b ________", {"sympy/core/tests/test_a.py:test_b": "FAILED"}),
+    ("requests", "PASSED t.py::test_a[/usr/x/y-[z]]", {"t.py::test_a[/y-[z]]": "PASSED"}),
 ]
 
 

@@ -124,9 +124,29 @@ TAKEN = {
     "no Python": "assert (\n",
     "another language": "$x = 1;\n",
     "a value that was given": "from solution import f\nvalue = f(1)\nassert value.count == 3 and len(value) == value[0]\n",
-    "a mock of something else": "from unittest import mock\nimport solution\n"
-    "with mock.patch('os.getcwd'):\n    assert solution.f() == 1\n",
+    "a file that is read, and warnings that are silenced": "import warnings\nimport solution\nwith warnings.catch_warnings():\n"
+    "    warnings.simplefilter('ignore')\n    assert solution.f(open('given.txt').read()) == 1\n",
+    "a file of the test's": "import solution\nopen('log', 'w').write('a')\nassert solution.f('a') == 1\n",
+    "what has a process of its own, and nothing of the solution": "import sys\nsys.argv = ['a']\nassert sys.argv\n",
+    "whether nothing comes": "import solution\nx = [1]\nassert solution.f(x) is None\n",
 }
+OF_ITS_OWN = (
+    "@mock.patch('builtins.input', return_value='1')\ndef test_it(given):\n    assert solution.f() == 1\n",
+    "def test_it():\n    with mock.patch.object(os, 'getcwd'):\n        assert solution.f() == 1\n",
+    "def test_it():\n    with redirect_stdout(io.StringIO()) as out:\n        solution.f()\n    assert out.getvalue()\n",
+    "def test_it(capsys):\n    solution.f()\n    assert capsys.readouterr().out == 'x'\n",
+    "def test_it(tmp_path):\n    assert solution.f(str(tmp_path)) == 1\n",
+    "def test_it():\n    with tempfile.TemporaryDirectory() as folder:\n        assert solution.f(folder) == 1\n",
+    "def test_it():\n    open('a', 'w').write('b')\n    assert solution.f('a') == 'b'\n",
+    "def test_it():\n    with warnings.catch_warnings(record=True) as told:\n        solution.f()\n    assert told\n",
+    "def test_it():\n    with pytest.warns(UserWarning):\n        solution.f()\n",
+    "def test_it():\n    sys.argv = ['a']\n    assert solution.f() == 1\n",
+    "def test_it():\n    os.environ['A'] = 'b'\n    assert solution.f() == 'b'\n",
+    "def test_it():\n    getcontext().prec = 5\n    assert solution.f() == 1\n",
+    "def test_it():\n    sys.setrecursionlimit(9999)\n    assert solution.f() == 1\n",
+)
+REFUSED |= {f"its own process, {number}": (f"import solution\n{test}", "own") for number, test in enumerate(OF_ITS_OWN)}
+REFUSED["what is given back"] = ("from solution import f\ndef test_it(x):\n    assert f(x) is x\n", "only a copy")
 RESULTS = ["solution.py", "pkg/__init__.py", "pkg/inner.py"]
 
 
@@ -170,6 +190,46 @@ def test_what_is_only_seen_as_it_runs_is_no_verdict_either(kind: str, server: An
                         {"check.py": test.encode()}, command, result_paths=["solution.py"], timeout_seconds=20
                     ).result(50)
                 assert caught.value.reason == "grader_failed" and caught.value.is_infrastructure
+
+
+OF_ANSWERS = {
+    "a view": (
+        "from solution import f, g\ndef test_it():\n    assert g(f(1).items()) == 1\n",
+        "from collections import OrderedDict as D\ndef f(n): return D(a=7)\ndef g(items): return sum(v for _, v in items)\n",
+    ),
+    "a number": (
+        "from solution import f, g\ndef test_it():\n    assert g(f(1) + 1) == 1\n",
+        "from fractions import Fraction\ndef f(n): return Fraction(16 ** 4300 - 1)\ndef g(n): return n\n",
+    ),
+    "another number": (
+        "from solution import f, g\ndef test_it():\n    assert g(f(1) / 3) == 1\n",
+        "from decimal import Decimal\ndef f(n): return Decimal('1e-4300')\ndef g(n): return n\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OF_ANSWERS)
+def test_what_an_answer_is_cannot_keep_its_test_from_being_graded(kind: str, server: Any) -> None:
+    """What the test makes of it, and gives back, may be no data that crosses, and that is the solution's own fault."""
+    test, code = OF_ANSWERS[kind]
+    with aviato.Sandbox(base_url=server.url) as sandbox:
+        sandbox.write_file("solution.py", code.encode()).result()
+        given = {"check.py": f"{test}test_it()\n".encode()}
+        graded = sandbox.grade(given, ["python3", "check.py"], result_paths=["solution.py"], timeout_seconds=20).result(50)
+        assert graded.passed is False
+
+
+def test_views_of_an_ordered_dict_cross(server: Any) -> None:
+    code = "from collections import OrderedDict\ndef f(n): return OrderedDict(a=n)\ndef g(each): return sorted(each)\n"
+    test = (
+        "from solution import f, g\nd = f(1)\n"
+        "assert g(d.items()) == [('a', 1)] and g(d.keys()) == ['a'] and g(d.values()) == [1]\n"
+    )
+    with aviato.Sandbox(base_url=server.url) as sandbox:
+        sandbox.write_file("solution.py", code.encode()).result()
+        given = {"check.py": test.encode()}
+        graded = sandbox.grade(given, ["python3", "check.py"], result_paths=["solution.py"], timeout_seconds=20).result(50)
+        assert graded.passed is True, graded.message
 
 
 def test_a_solution_cannot_say_that_a_test_is_at_fault(server: Any) -> None:

@@ -42,6 +42,20 @@ def parts_of(value: Any) -> list[Any] | None:
     return None if parts is None else [name, *parts]
 
 
+def is_like_answers(value: Any) -> bool:
+    """Whether a value that does not cross is of a kind that does: then it may be what was made of an answer.
+
+    Arrays are none of these: tests make such of objects, too.
+    """
+    kind = type(value)
+    name = "%s.%s" % (kind.__module__, kind.__name__)
+    if name in ("fractions.Fraction", "decimal.Decimal"):
+        return True
+    if kind.__module__ == "numpy":
+        return getattr(value, "shape", None) == () and hasattr(value, "dtype")
+    return name in PARTS and kind is not type
+
+
 def made_of_parts(form: list[Any], resolve: Callable[[list[Any]], Any]) -> Any:
     """The value of a form `["k", name, *parts]`.
 
@@ -190,6 +204,9 @@ PARTS: dict[str, Callable[[Any], Any]] = {
     "builtins.dict_keys": lambda value: [list(value)],
     "builtins.dict_values": lambda value: [list(value)],
     "builtins.dict_items": lambda value: [list(value)],
+    "builtins.odict_keys": lambda value: [list(value)],
+    "builtins.odict_values": lambda value: [list(value)],
+    "builtins.odict_items": lambda value: [list(value)],
     "builtins.type": _class,
     "collections.deque": lambda value: [list(value), value.maxlen],
     "collections.Counter": lambda value: [list(value.items())],
@@ -214,6 +231,9 @@ MADE: dict[str, Callable[..., Any]] = {
     "builtins.dict_keys": lambda keys: _dict_of([(key, None) for key in _listed(keys)]).keys(),
     "builtins.dict_values": lambda values: dict(enumerate(_listed(values))).values(),
     "builtins.dict_items": lambda pairs: _dict_of(pairs).items(),
+    "builtins.odict_keys": lambda keys: _ordered([(key, None) for key in _listed(keys)]).keys(),
+    "builtins.odict_values": lambda values: _ordered(list(enumerate(_listed(values)))).values(),
+    "builtins.odict_items": lambda pairs: _ordered(pairs).items(),
     "builtins.type": _built_in,
     "array.array": _made_simple_array,
     "collections.Counter": _counter,

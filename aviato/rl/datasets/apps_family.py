@@ -36,7 +36,8 @@ import heapq
 from heapq import *
 """
 """What APPS and TACO import before an answer; they also have `NUMPY`, which is imported for code that names `np`."""
-NUMPY = "import numpy as np\n"
+NUMPY = 'exec("try:\\n import numpy as np\\nexcept ImportError: pass")\n'
+"""Where it is missing only an answer that has use for it fails, not one that has another `np`."""
 STREAMS = "stdin = sys.stdin\nstdout = sys.stdout\n"
 """What they define before a program."""
 

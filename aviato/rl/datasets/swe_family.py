@@ -34,18 +34,25 @@ ENVIRONMENT = "if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bi
 """What the images of SWE-bench, SWE-Gym and SWE-smith need before their tests."""
 TIMEOUT_SECONDS, R2E_TIMEOUT_SECONDS = 1800.0, 300.0
 """As SWE-bench and R2E have them, for the whole."""
+FETCH_SECONDS = 120
 _MODEL, _TESTS, _EVAL = "model.patch", "tests.patch", "eval.sh"
+_REMOVED = "Remove F2P Tests"
+"""The last commit of a branch of SWE-smith's: agents begin there, and are graded at the one before."""
 _APPLIED = f"""
 echo '{APPLYING}'
-export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
 afresh() {{ git checkout -q -- . ; git clean -fdq -e {_MODEL} -e {_TESTS} -e {_EVAL}; }}
 git apply --verbose "$here/{_MODEL}" ||
   {{ afresh; git apply --verbose --3way "$here/{_MODEL}"; }} ||
   {{ afresh; git apply --verbose --reject "$here/{_MODEL}"; }} ||
-  {{ afresh; patch --batch --fuzz=5 -p1 -i "$here/{_MODEL}"; }} ||
+  {{ afresh; patch --batch --forward --fuzz=5 -p1 -i "$here/{_MODEL}"; }} ||
+  git apply --check --reverse "$here/{_MODEL}" ||
   {{ echo '{APPLY_FAILED}'; exit 1; }}
 """
-"""Applies the answer as SWE-bench does, in four ways, each from a clean tree."""
+"""Applies the answer as SWE-bench does, in four ways, each from a clean tree; what is there already has been applied."""
+
+
+_ANYBODYS = "export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'\n"
+"""Whoever owns the repository."""
 
 
 def swe(
@@ -60,9 +67,11 @@ def swe(
     """A row of SWE-bench, SWE-Gym, SWE-smith or R2E: the answer is a diff of the repository.
 
     The diff is applied, then the row's `test_patch`, whose files are put back to `base_commit` first; the tests run, and their
-    log decides: all of `FAIL_TO_PASS` have to pass and all of `PASS_TO_PASS` still to pass. A row of R2E has
-    `expected_output_json` instead, and all statuses have to be those. The row's image is the caller's `container_image`. The
-    tests run where the diff has been applied, so a diff that is out to deceive them can, as in the harnesses.
+    log decides: all of `FAIL_TO_PASS` have to pass and all of `PASS_TO_PASS`, in the files that are run, still to pass. A row
+    of R2E has `expected_output_json` instead, and all statuses have to be those. One of SWE-smith is graded on the branch that
+    its `instance_id` names, from before its tests were removed there: the image has it, or the sandbox may fetch it. The row's
+    image is the caller's `container_image`. The tests run where the diff has been applied, so a diff that is out to deceive
+    them can, as in the harnesses.
 
     Args:
         row: with `FAIL_TO_PASS` and `PASS_TO_PASS`, as lists or JSON, and `test_patch` and `base_commit`, or `eval_script`.
@@ -88,7 +97,7 @@ def problem(
     parse_log: ParseLog | None = None,
 ) -> Problem:
     """What the row asks for."""
-    begin = f"exec 2>&1\nhere=$PWD\n{setup_command}\ncd -- {shlex.quote(directory)} || exit 1\n"
+    begin = f"exec 2>&1\nhere=$PWD\n{setup_command}\ncd -- {shlex.quote(directory)} || exit 1\n{_ANYBODYS}"
     if row.get("expected_output_json") is not None:
         return _problem(SameStatuses(_expected(row)), begin + _APPLIED + _r2e(test_command), {}, R2E_TIMEOUT_SECONDS)
     failing, passing = _names(row, "FAIL_TO_PASS"), _names(row, "PASS_TO_PASS")
@@ -99,7 +108,7 @@ def problem(
         judge = Resolved(failing, passing, parse_log or _parser(row))
         return _problem(judge, f'{begin}{_APPLIED}bash "$here/{_EVAL}"\n', {_EVAL: _with_exit_code(script)}, TIMEOUT_SECONDS)
     patch = text(_SCHEMA, row, "test_patch", blank=True)
-    run = sorted(_files_of(patch) or {name.split("::")[0] for name in failing})
+    run = sorted(_tested_by(patch) or {name.split("::")[0] for name in failing})
     if test_command is None:
         test_command = command_of(row, run)
     if test_command is None:
@@ -110,7 +119,7 @@ def problem(
         passing = tuple(name for name in passing if name.split("::")[0] in run)
     judge = Resolved(failing, passing, parse_log or parser_of(row))
     body = _at(row) + _APPLIED + _tests_put_back(row, patch, run) + _ran(test_command)
-    return _problem(judge, begin + body, {_TESTS: patch} if patch.strip() else {}, TIMEOUT_SECONDS)
+    return _problem(judge, begin + body, {_TESTS: _ended(patch)} if patch.strip() else {}, TIMEOUT_SECONDS)
 
 
 def _problem(judge: Resolved | SameStatuses, script: str, files: Mapping[str, str], timeout_seconds: float) -> Problem:
@@ -121,8 +130,11 @@ def _problem(judge: Resolved | SameStatuses, script: str, files: Mapping[str, st
 
 
 def _compose(script: str, task: Task, code: str) -> Task:
-    diff = code if code.endswith("\n") else code + "\n"
-    return replace(task, code=script, files={**task.files, _MODEL: texts.encode(diff)})
+    return replace(task, code=script, files={**task.files, _MODEL: texts.encode(_ended(code))})
+
+
+def _ended(patch: str) -> str:
+    return patch if patch.endswith("\n") else patch + "\n"
 
 
 def _names(row: Row, name: str) -> tuple[str, ...]:
@@ -160,18 +172,22 @@ def _with_exit_code(script: str) -> str:
     return "\n".join([*lines[:at], "aviato_ended=$?", lines[at], told, *lines[at + 1 :]])
 
 
-def _files_of(patch: str) -> set[str]:
-    found = re.findall(r"^(?:---|\+\+\+) [ab]/(.*?)\s*$", patch, re.M)
+def _tested_by(patch: str) -> set[str]:
+    """The files that are there once it has been applied."""
+    found = re.findall(r"^\+\+\+ b/(.*?)\s*$", patch, re.M)
     return {name for name in found if name.endswith(".py")}
 
 
 def _at(row: Row) -> str:
-    """SWE-smith has a branch for each row; other images stand where they should."""
-    branch = row.get("instance_id")
-    if row.get("base_commit") or not isinstance(branch, str):
+    """SWE-smith has a branch for each row, which its harness fetches; other images stand where they should."""
+    if not str(row.get("repo")).startswith("swesmith/"):
         return ""
-    name = shlex.quote(branch)
-    return f"if git rev-parse -q --verify {name} > /dev/null; then git checkout -q {name} || exit 1; fi\n"
+    at = shlex.quote(str(row.get("base_commit") or row.get("instance_id")))
+    return (
+        f"git checkout -q {at} -- || git checkout -q -B {at} origin/{at} -- ||\n"
+        f"  {{ timeout {FETCH_SECONDS} git fetch -q origin {at} && git checkout -q FETCH_HEAD; }} || exit 1\n"
+        f"""[ "$(git log -1 --format=%s)" != '{_REMOVED}' ] || git checkout -q HEAD~1 || exit 1\n"""
+    )
 
 
 def _tests_put_back(row: Row, patch: str, run: Sequence[str]) -> str:

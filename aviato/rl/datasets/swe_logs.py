@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
+from aviato.log import logger
 from aviato.rl.datasets.printed import printed_text
+from aviato.values.text import shown
 
 ParseLog: TypeAlias = Callable[[str], Mapping[str, str]]
 """Takes the log and gives, by test, `PASSED`, `FAILED`, `ERROR`, `SKIPPED`, `XFAIL` or another word of the framework's."""
@@ -22,12 +24,16 @@ _GOOD = ("PASSED", "XFAIL")
 _BAD = ("FAILED", "ERROR")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m|[\x01-\x08\x0b-\x1f]")
 _COUNT = re.compile(r"\[\d+\]$")
-_PATH = re.compile(r"\[(/(?!/)[^*]*)\]")
+_FAILED_SYMPY = re.compile(r"_+ (\S.*)\.py:(.*) _+")
+_LONGEST_HEAD = 1000
+"""Of a line in which sympy names a test that failed."""
 _PRINTED_AHEAD = "Applying sites."
 """What a test of Django's prints in the line of its name."""
 _UNITTEST = {"ok": "PASSED", "OK": "PASSED", "FAIL": "FAILED", "ERROR": "ERROR"}
 _SYMPY = {"ok": "PASSED", "F": "FAILED", "E": "ERROR"}
 _NAMED = 3
+MOST_LOG_BYTES = 64 << 20
+"""With `-rA` a log has all that passing tests print."""
 
 
 def pytest_log(log: str) -> dict[str, str]:
@@ -46,7 +52,7 @@ def pytest_log(log: str) -> dict[str, str]:
 
 def options_log(log: str) -> dict[str, str]:
     """As `pytest_log`; of a parameter that is a path its last part is left, as data sets have its name."""
-    return {_PATH.sub(_last_part, name): status for name, status in pytest_log(log).items()}
+    return {_without_directories(name): status for name, status in pytest_log(log).items()}
 
 
 def matplotlib_log(log: str) -> dict[str, str]:
@@ -78,8 +84,10 @@ def unittest_log(log: str) -> dict[str, str]:
 
 def sympy_log(log: str) -> dict[str, str]:
     """What sympy's own runner prints with `--verbose`: `test_x ok`."""
-    found = {f"{path}.py:{name}": "FAILED" for _, path, name, _ in re.findall(r"(_*) (.*)\.py:(.*) (_*)", log)}
+    found: dict[str, str] = {}
     for line in map(str.strip, log.split("\n")):
+        if len(line) <= _LONGEST_HEAD and (head := _FAILED_SYMPY.fullmatch(line)):
+            found[f"{head[1]}.py:{head[2]}"] = "FAILED"
         words = line.split()
         if line.startswith("test_") and len(words) > 1 and words[-1] in _SYMPY:
             found[words[0]] = _SYMPY[words[-1]]
@@ -107,6 +115,8 @@ class Resolved:
         parse_log: reads the log.
     """
 
+    output_bytes: ClassVar[int] = MOST_LOG_BYTES
+
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     parse_log: ParseLog
@@ -118,7 +128,13 @@ class Resolved:
             return "the patch does not apply"
         if START not in log or END not in log:
             return "the tests did not come to their end"
-        found = self.parse_log(log.split(START, 1)[1].split(END, 1)[0])
+        try:
+            found = self.parse_log(log.split(START, 1)[1].split(END, 1)[0])
+        except Exception as error:
+            # The code has run by now, and may have printed what no parser takes.
+            why = f"{type(error).__name__}: {shown(str(error))}"
+            logger.warning("parse_log could not read a log, which counts as a wrong answer: %s", why)
+            return f"the log cannot be read: {why}"
         ended = re.search(rf"{re.escape(EXIT_CODE)}:\s*(-?\d+)", log)
         if ended is not None and ended[1] != "0" and found and not any(status in _BAD for status in found.values()):
             return f"the tests ended with {ended[1]}, and their log names none that failed"
@@ -134,6 +150,8 @@ class SameStatuses:
     Attributes:
         expected: tests and their statuses.
     """
+
+    output_bytes: ClassVar[int] = MOST_LOG_BYTES
 
     expected: tuple[tuple[str, str], ...]
 
@@ -171,8 +189,13 @@ def _begun(actual: Any) -> str:
     return log
 
 
-def _last_part(option: re.Match[str]) -> str:
-    return f"[/{option[1].rsplit('/', 1)[-1]}]"
+def _without_directories(name: str) -> str:
+    """The name of a test, with the last part of its parameter if that is a path."""
+    test, _, rest = name.partition("[")
+    option, is_whole, after = rest.rpartition("]")
+    if not is_whole or not option.startswith("/") or option.startswith("//") or "*" in option:
+        return name
+    return f"{test}[/{option.rpartition('/')[2]}]{after}"
 
 
 def _without_message(line: str, words: list[str]) -> str:
