@@ -97,7 +97,7 @@ def extract(completion: Any, *, language: str = "python", bare: bool = False) ->
     """
     if not isinstance(language, str) or not language.strip():
         raise TypeError(f"language must be the name of a language, such as 'python' or 'cpp', not {language!r}")
-    return _extract(_normal(completion_text(completion)), canonical(language), bare, 0)
+    return _extract(_normal(completion_text(completion), canonical(language)), canonical(language), bare, 0)
 
 
 def extract_code(completion: Any, *, language: str = "python", bare: bool = False) -> str | None:
@@ -105,9 +105,11 @@ def extract_code(completion: Any, *, language: str = "python", bare: bool = Fals
     return extract(completion, language=language, bare=bare).code
 
 
-def _normal(text: str) -> str:
+def _normal(text: str, language: str) -> str:
     """With line ends of one kind, and without the characters that nobody sees where they would hide a fence."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    # In a diff some lines have ends that are those of the file's.
+    if language != "diff" or text.count("\r\n") in (0, text.count("\n")):
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     if INVISIBLE.search(text):
         text = _LINE_WITH_FENCE.sub(lambda line: INVISIBLE.sub("", line[0]), text)
     return without_ends(text)

@@ -59,7 +59,7 @@ def environment(server: Any, **more: str) -> dict[str, str]:
 
 
 def run(command: list[str], env: dict[str, str], **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=250, check=False, **options)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False, **options)
 
 
 def train(

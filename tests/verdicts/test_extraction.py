@@ -440,6 +440,14 @@ def test_other_languages(language: str, label: str) -> None:
         assert extract(text, language=label).code == expected
 
 
+def test_a_patch_keeps_the_line_ends_of_its_file() -> None:
+    patch = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\r\n+b\r\n"
+    for text in (f"<solution>\n{patch}</solution>", f"```diff\n{patch}```", f"```\n{patch}```", patch):
+        assert extract_code(text, language="diff", bare=text == patch) == patch
+    sent = f"```diff\n{patch}```".replace("\r", "").replace("\n", "\r\n")
+    assert extract_code(sent, language="diff") == patch.replace("\r", "")
+
+
 def test_a_patch_keeps_its_blanks() -> None:
     patch = "--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n-a\n+b\n \n"
     for text in (f"<solution>\n{patch}</solution>", f"```diff\n{patch}```", f"```\n{patch}```", patch):
