@@ -20,8 +20,10 @@ from aviato.building.dockerfile_stage import PATH, SHELL, Commands, DockerfileSt
 from aviato.building.downloaded import Downloads
 from aviato.building.fetching import fetched
 from aviato.building.steps import Copy, Run, Setting
+from aviato.calls.recipe import GONE
 from aviato.core.images import have
 from aviato.core.lifecycle import SandboxHandle
+from aviato.core.sandbox_endings import IMAGE_PULL_FAILED
 from aviato.core.snapshots import taken
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxImageError
 from aviato.log import logger
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 FORM = 4
 """Of what steps are cached by; another one makes all anew."""
 SHOWN_CHARACTERS = 2000
+MOST_LOSSES = 10
+"""So often steps of one build may be removed by others before it is given up."""
 _INTERPRETER = re.compile(r"python:3\.\d+", re.ASCII)
 """One of the machine's, where there is no image of that name."""
 BUILDING, CACHED = "building: ", "cached: "
@@ -67,6 +71,10 @@ async def build(client: Client, lease: Lease, source: Source, create: dict[str, 
     """
     async with Downloads() as downloads:
         return await _Builder(client, lease, create, downloads, counts).built(source)
+
+
+class _Lost(Exception):
+    """An image of a build has been removed while no sandbox had it."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +109,22 @@ class _Builder:
         self._create = _bare(create)
         self._counts = counts
         self._plans: dict[Source, _Plan] = {}
+        self._told: set[str] = set()
 
     async def built(self, source: Source) -> str:
-        """What it is called, once it is there."""
+        """What it is called, once it is there. What is removed meanwhile is made again."""
+        losses = 0
+        while True:
+            try:
+                return await self._built(source)
+            except _Lost as lost:
+                losses += 1
+                if losses > MOST_LOSSES:
+                    raise _removed() from lost
+            # Its base may have gone, too, and mean another image when it comes again.
+            self._plans.clear()
+
+    async def _built(self, source: Source) -> str:
         plan = await self._plan(source)
         there = 0
         for number in range(len(plan.parts), 0, -1):
@@ -111,8 +132,9 @@ class _Builder:
                 there = number
                 break
         for number in range(there):
-            self._tell(CACHED, plan, number)
-            self._count_step(True)
+            if plan.names[number] not in self._told:
+                self._tell(CACHED, plan, number)
+                self._count_step(True)
         current = plan.base if there == 0 else plan.names[there - 1]
         for number in range(there, len(plan.parts)):
             self._tell(BUILDING, plan, number)
@@ -126,6 +148,7 @@ class _Builder:
             self._counts.build_step(is_cached)
 
     def _tell(self, how: str, plan: _Plan, number: int) -> None:
+        self._told.add(plan.names[number])
         for step in plan.parts[number][-1:]:
             logger.info("%sstep %d of %d: %s", how, number + 1, len(plan.parts), line(str(step)))
 
@@ -195,8 +218,8 @@ class _Builder:
     async def _make(self, part: Part, image: str, name: str) -> None:
         last = part[-1]
         setting = _together(part)
-        user = None if setting.working_dir is None else await self._user_of(image)
-        async with self._files(last) as found:
+        async with self._files(last) as found, self._with(image):
+            user = None if setting.working_dir is None else await self._user_of(image)
             sandbox = self._sandbox(image, has_network=not isinstance(last, Run) or last.network == "default")
             try:
                 for step in part:
@@ -221,8 +244,8 @@ class _Builder:
 
     async def _user_of(self, image: str) -> str | None:
         """Who commands in an image are. No setting of a part changes that for what comes in it: a user ends a part."""
-        if is_machines_own(image) or not await self._is_here(image):
-            return None  # Files of the machine, where all are root.
+        if _is_of_machine(image):
+            return None  # All are root.
         return (await self._client.inspect_image(image)).user
 
     @asynccontextmanager
@@ -234,20 +257,33 @@ class _Builder:
                 found += await self._downloads.found(step) if isinstance(step, CopyFiles) and step.urls else []
             yield found
             return
-        origin = self._sandbox(await self.built(step.source), has_network=False)
+        image = await self._built(step.source)
+        origin = self._sandbox(image, has_network=False)
         folder = await in_thread(tempfile.mkdtemp, prefix="aviato-build-")
         try:
             try:
-                with _failing(step):
-                    found = [
-                        *await fetched(origin, step.sources, folder, of_machine=_is_of_machine(step.source.base)),
-                        *step.written(),
-                    ]
+                async with self._with(image):
+                    with _failing(step):
+                        of_machine = _is_of_machine(step.source.base)
+                        found = await fetched(origin, step.sources, folder, of_machine=of_machine)
+                        found += step.written()
             finally:
                 await origin.stop(0, missing_ok=True)
             yield found
         finally:
             await in_thread(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+    @asynccontextmanager
+    async def _with(self, image: str) -> AsyncIterator[None]:
+        """Tell a failure of what is done with an image by whether the image has been removed: no sandbox has it in between."""
+        try:
+            yield
+        except SandboxImageError as error:
+            # What a sandbox ended for, and how an id that is none any more is called, is said of other failures, too.
+            may_be = error.reason in (IMAGE_PULL_FAILED, "bad_reference") and not _is_of_machine(image)
+            if error.reason in GONE or (may_be and not await self._is_here(image)):
+                raise _Lost(image) from error
+            raise
 
     def _sandbox(self, image: str, *, has_network: bool, counts: BuildCounts | None = None) -> AsyncSandbox:
         create = {**self._create, "image": image}
@@ -292,6 +328,11 @@ async def _run(sandbox: AsyncSandbox, step: Run, setting: Setting) -> None:
     if result.returncode != 0:
         said = (result.stderr or result.stdout)[-SHOWN_CHARACTERS:].strip()
         raise ValueError(f"it ended with returncode {result.returncode}: {said}")
+
+
+def _removed() -> SandboxImageError:
+    why = f"its steps have been removed {MOST_LOSSES + 1} times while it was built; build it while nobody prunes images"
+    return SandboxImageError(f"an image cannot be built: {why}", reason="image_gone", is_infrastructure=True)
 
 
 def _failed(step: Step, why: BaseException) -> SandboxImageError:

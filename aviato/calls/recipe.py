@@ -5,11 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
+from aviato.exceptions import SandboxImageError
+
 if TYPE_CHECKING:
     from aviato.core.client import Client
     from aviato.core.lease import Lease
+    from aviato.core.shared import SharedTask
+    from aviato.exceptions import AviatoError
     from aviato.results import ImageInfo
     from aviato.wire.images import ImagePull
+
+GONE = frozenset({"image_not_here", "image_gone"})
+"""Reasons for which an image that was there is there no more."""
 
 
 class BuildCounts(Protocol):
@@ -85,6 +92,7 @@ class Building:
         self._lease = lease
         self._create = create
         self._counts = counts
+        self._task: SharedTask[str] | None = None
 
     async def taken(self) -> str:
         """The image, once it is there."""
@@ -95,7 +103,16 @@ class Building:
         if task is None or task.error() is not None:
             work = self._recipe._built(self._client, self._lease, self._create, self._counts)
             task = builds[self._recipe] = SharedTask(work, "build an image")
+        self._task = task
         return await task.outcome()
+
+    def is_lost(self, error: AviatoError) -> bool:
+        """Whether somebody has removed it, such as a prune between two sandboxes; then it is built anew."""
+        if not isinstance(error, SandboxImageError) or error.reason not in GONE:
+            return False
+        if self._lease.builds.get(self._recipe) is self._task:  # Else somebody has begun anew already.
+            self._lease.builds.pop(self._recipe, None)
+        return True
 
     def begun(self) -> None:
         """Nothing waits for that."""

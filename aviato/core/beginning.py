@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from aviato.exceptions import AviatoError
 
 
 class Beginning(Protocol):
@@ -18,6 +21,14 @@ class Beginning(Protocol):
 
         Raises:
             AviatoError: it cannot be had.
+        """
+        ...
+
+    def is_lost(self, error: AviatoError) -> bool:
+        """Take note of how asking for a sandbox of it failed.
+
+        Returns:
+            Whether the image has been removed since it was taken, and `taken` makes it anew.
         """
         ...
 

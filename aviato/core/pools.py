@@ -43,13 +43,15 @@ class PoolKeeper:
 
     async def keep(self, client: Client, beginning: Beginning | None) -> None:
         """Keep it until it is closed; what goes wrong is logged once, and tried again."""
-        complained = False
+        complained = is_made = False
         while self._is_needed() and not self._closed.is_set():
             try:
-                if beginning is not None:
-                    self._create, beginning = {**self._create, "image": await beginning.taken()}, None
+                if beginning is not None and not is_made:
+                    self._create, is_made = {**self._create, "image": await beginning.taken()}, True
                 await self.told(client)
             except AviatoError as error:
+                if beginning is not None and beginning.is_lost(error):
+                    is_made = False
                 if not complained:
                     logger.warning("a pool has no sandboxes ready, and they start one by one: %s", error)
                 complained = True

@@ -81,6 +81,10 @@ class Fork:
         await self._taking.outcome()
         return self.image
 
+    def is_lost(self, error: AviatoError) -> bool:
+        """Never: it is of one moment."""
+        return False
+
     def begun(self) -> None:
         """A child has been accepted, or has failed."""
         self._left -= 1

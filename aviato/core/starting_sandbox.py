@@ -12,6 +12,7 @@ from aviato.core.known_sandbox import KnownSandbox
 from aviato.core.sandbox_endings import stopped_error
 from aviato.core.secrets import own_values
 from aviato.core.shared import SharedTask
+from aviato.exceptions import AviatoError
 from aviato.options import SandboxStatus
 from aviato.wire.sandboxes import SandboxInfo
 
@@ -100,16 +101,7 @@ class StartingSandbox(KnownSandbox):
         try:
             if turn is not None and not turn.done():
                 await self._take(turn)
-            if self.beginning is not None:
-                # From here on it is of that image for all who make others like it, such as a grade.
-                self.create_fields = {**self.create_fields, "image": await self.beginning.taken()}
-                self.beginning = None  # Until then another start needs it, too.
-            own: dict[str, Any] = {"sandbox_id": self.sandbox_id}
-            if values := self.secret_values():
-                own["secret_values"] = values
-            if not self.create_fields.get("detached"):
-                own["lease_id"] = self.lease.take_lease()
-            await send(encode_create(self.create_fields, **own))
+            await self._ask_for_it(send)
             self.accepted = True
             self.lease.hold()
             self.lease.following.accepted(self)
@@ -123,6 +115,27 @@ class StartingSandbox(KnownSandbox):
             self._leave_beginning()
         if self.slots is not None:
             self.slots.created(self)
+
+    async def _ask_for_it(self, send: Callable[[bytes], Awaitable[None]]) -> None:
+        """Send the create, and once more where what it begins with was removed in between and can be made anew."""
+        for is_last in (False, True):
+            if self.beginning is not None:
+                # From here on it is of that image for all who make others like it, such as a grade.
+                self.create_fields = {**(self.create_fields or {}), "image": await self.beginning.taken()}
+            fields = self.create_fields or {}
+            own: dict[str, Any] = {"sandbox_id": self.sandbox_id}
+            if values := self.secret_values():
+                own["secret_values"] = values
+            if not fields.get("detached"):
+                own["lease_id"] = self.lease.take_lease()
+            try:
+                await send(encode_create(fields, **own))
+            except AviatoError as error:
+                if self.beginning is None or not self.beginning.is_lost(error) or is_last:
+                    raise
+            else:
+                self.beginning = None  # Until then another start needs it, too.
+                return
 
     def secret_values(self) -> dict[str, str]:
         """Values of its secrets that an embedded server has to be told; none for another server, which has its own."""

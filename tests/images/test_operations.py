@@ -8,13 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import aviato
+import aviato.building.build as building
 from aviato import AsyncClient, AviatoAuthenticationError, AviatoValidationError, Sandbox, SandboxImageError, Session
+from aviato.core import snapshots
+from aviato.core.lifecycle import SandboxHandle
 from aviato.server.service.images import REMEMBERED_SECONDS
 from tests.conftest import make_state_dir, remove, start_server
 from tests.images.faulty_registry import faulty_registry
@@ -111,6 +115,73 @@ def test_a_prune_leaves_what_is_pinned(layout: str) -> None:
             await client.inspect_image(layout)
 
     of(work)
+
+
+PRINT = ["/program", "--version"]
+
+
+def test_what_was_built_is_built_anew_after_a_prune(layout: str) -> None:
+    image = aviato.Image.from_(layout).run(PRINT)
+    with Session() as session:
+        for _ in range(3):
+            with session.sandbox(container_image=image) as sandbox:
+                assert sandbox.exec(PRINT).result().returncode == 0
+            of(lambda client: client.prune_images())
+        pool = session.pool(1, container_image=image)
+        with pool.sandbox() as sandbox:
+            assert sandbox.exec(PRINT).result().returncode == 0
+        pool.close().result()
+
+
+def pruning(monkeypatch: pytest.MonkeyPatch, when: Callable[[int], bool]) -> list[int]:
+    """Have images removed as soon as a step of a build is there, which no sandbox has by then.
+
+    Args:
+        monkeypatch: for as long as it says.
+        when: says of the number of steps that were made by then whether they are removed.
+
+    Returns:
+        What is removed each time, in bytes.
+    """
+    freed: list[int] = []
+    made, really_taken = 0, snapshots.taken
+
+    async def taken(handle: SandboxHandle, *arguments: Any, **options: Any) -> Any:
+        nonlocal made
+        snapshot = await really_taken(handle, *arguments, **options)
+        made += 1
+        if when(made):
+            freed.append(await handle.client.prune_images(most_bytes=0, unused_seconds=0.0))
+        return snapshot
+
+    monkeypatch.setattr(building, "taken", taken)
+    return freed
+
+
+def test_a_step_that_is_pruned_meanwhile_is_made_again(layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = aviato.Image.from_(layout).run(PRINT)
+    image = begin.env(A="1").run(PRINT).workdir("/w").run(PRINT)
+    freed = pruning(monkeypatch, lambda made: made in (1, 2, 5))
+    found = image.build().result()
+    assert (found.status, found.environment["A"], found.working_dir, len(freed)) == ("here", "1", "/w", 3)
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM {layout} AS one\nCOPY Dockerfile /one\nFROM {layout}\nCOPY --from=one /one /two\nCOPY --from=one /one /three\n"
+    )
+    freed = pruning(monkeypatch, lambda made: made in (1, 3))
+    with (
+        Session() as session,
+        session.sandbox(container_image=aviato.Image.from_dockerfile(tmp_path / "Dockerfile")) as sandbox,
+    ):
+        assert sandbox.read_file("/three").result() == sandbox.read_file("/two").result() != b""
+    assert len(freed) == 2
+
+
+def test_a_build_is_given_up_where_its_steps_are_pruned_for_ever(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "MOST_LOSSES", 2)
+    freed = pruning(monkeypatch, lambda _: True)
+    with pytest.raises(SandboxImageError, match="removed 3 times while it was built") as caught:
+        aviato.Image.from_(layout).run(PRINT, PRINT, PRINT).build().result()
+    assert caught.value.reason == "image_gone" and len(freed) >= 3
 
 
 def test_what_cannot_be_pulled_says_why(tmp_path: Path) -> None:

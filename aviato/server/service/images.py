@@ -13,7 +13,7 @@ from aviato.server.backends.capabilities import Capability
 from aviato.server.callers import OPERATOR
 from aviato.server.service.event import Event
 from aviato.system.threads import in_thread
-from aviato.wire.images import ImageInfo, ImageList, PrunedImages, RemovedImage, is_machines_own
+from aviato.wire.images import BUILT, ImageInfo, ImageList, PrunedImages, RemovedImage, is_machines_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -267,11 +267,15 @@ def note_image(backend: Backend, sandbox: LiveSandbox) -> None:
 
 
 def check_image(image: ResolvedImage, caller: Caller, reference: str) -> None:
-    """See whether a caller may have a sandbox of an image: a key has its own snapshots, and what is here.
+    """See whether a caller may have a sandbox of an image: a key has its own snapshots, and what is here; a step of a build
+    is here, or nowhere.
 
     Raises:
         SandboxImageError: it may not.
     """
+    if not image.is_here and reference.startswith(f"{BUILT}/"):
+        # No registry has it, so whoever asks for it is told at once, and can make it anew.
+        raise SandboxImageError(f"the step {reference!r} of a build is not here; build it again", reason="image_not_here")
     # What is not here would come by credentials of the server's user, from whatever host its name says.
     if (image.is_snapshot and not caller.sees(image.owner)) or (not image.is_here and caller.tenant is not None):
         raise not_for_a_key(reference)
