@@ -82,14 +82,16 @@ class _Plan:
     """What is done.
 
     Attributes:
-        base: what it begins with.
+        base: what it begins with, by its id where it has one: that is what the names are of, whatever its own means by then.
         parts: steps that make a layer each.
+        inputs: of the last step of each.
         names: of what each part makes.
         key: of the whole: equal ones are the same image.
     """
 
     base: str
     parts: list[Part]
+    inputs: list[str]
     names: list[str]
     key: str
 
@@ -116,7 +118,9 @@ class _Builder:
         losses = 0
         while True:
             try:
-                return await self._built(source)
+                made = await self._built(source)
+                # By its name it can be had again once it has gone.
+                return made if self._plans[source].parts else source.base
             except _Lost as lost:
                 losses += 1
                 if losses > MOST_LOSSES:
@@ -138,7 +142,7 @@ class _Builder:
         current = plan.base if there == 0 else plan.names[there - 1]
         for number in range(there, len(plan.parts)):
             self._tell(BUILDING, plan, number)
-            await self._make(plan.parts[number], current, plan.names[number])
+            await self._make(plan.parts[number], plan.inputs[number], current, plan.names[number])
             self._count_step(False)
             current = plan.names[number]
         return current
@@ -155,14 +159,15 @@ class _Builder:
     async def _plan(self, source: Source) -> _Plan:
         """Look at an image's base and at the files that it takes; nothing is made."""
         if source not in self._plans:
-            identity, commands = await self._base(source.base)
+            base, commands = await self._base(source.base)
             parts = _parts(_translated(source.steps, commands))
-            names, key = [], identity
+            names, last_inputs, key = [], [], base
             for part in parts:
                 inputs = [(type(step).__name__, await self._inputs(step)) for step in part]
+                last_inputs.append(inputs[-1][1][0])
                 key = hashlib.sha256(json.dumps([FORM, key, inputs]).encode()).hexdigest()
                 names.append(f"{BUILT}/{key[:40]}:latest")
-            self._plans[source] = _Plan(source.base, parts, names, key)
+            self._plans[source] = _Plan(base, parts, last_inputs, names, key)
         return self._plans[source]
 
     async def _inputs(self, step: Step) -> list[str]:
@@ -215,7 +220,7 @@ class _Builder:
                 raise
             return False
 
-    async def _make(self, part: Part, image: str, name: str) -> None:
+    async def _make(self, part: Part, inputs: str, image: str, name: str) -> None:
         last = part[-1]
         setting = _together(part)
         async with self._files(last) as found, self._with(image):
@@ -225,6 +230,7 @@ class _Builder:
                 for step in part:
                     with _failing(step):
                         await _take(sandbox, step, setting, found, user)
+                await _check_unchanged(last, inputs)
                 await sandbox._handle.wait_running()
                 await taken(
                     sandbox._handle,
@@ -307,6 +313,18 @@ async def _take(sandbox: AsyncSandbox, step: Step, setting: Setting, found: list
             await placing.make_directory(sandbox, step.working_dir, user, str(step))
     elif isinstance(step, Run):
         await _run(sandbox, step, setting)
+
+
+async def _check_unchanged(step: Step, inputs: str) -> None:
+    """See whether the caller's files are those that the step's name is of: they were read anew, maybe long after that.
+
+    Raises:
+        SandboxImageError: they are not.
+    """
+    if isinstance(step, Copy | CopyFiles):
+        with _failing(step):
+            if await in_thread(step.inputs) != inputs:
+                raise ValueError("what it copies was changed while it was built; build it again")
 
 
 @contextmanager

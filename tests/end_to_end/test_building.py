@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import aviato
+import aviato.aio.async_sandbox
 from aviato import AsyncClient, AviatoValidationError, Image, SandboxImageError, Session
 from aviato.rl import Task, evaluate
 from tests.images.programs import tools
@@ -147,6 +148,25 @@ def test_many_that_wait_for_one_build(session: Session, tmp_path: Path, caplog: 
     for sandbox in sandboxes:
         assert run(sandbox, "cat /srv/which") == f"{tmp_path}\n"
     assert len(steps(caplog)) == 2
+
+
+def test_a_tree_that_changes_while_it_is_copied(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    local = tmp_path / "tree"
+    local.mkdir()
+    (local / "file").write_text("planned")
+    image = unique(tmp_path).copy(local, "/srv/tree")
+    upload = aviato.aio.async_sandbox.AsyncSandbox.upload
+
+    async def changed(self: Any, *arguments: Any, **options: Any) -> None:
+        (local / "file").write_text("changed")
+        await upload(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(aviato.aio.async_sandbox.AsyncSandbox, "upload", changed)
+        with pytest.raises(SandboxImageError, match="copy .*was changed while it was built"):
+            image.build().result()
+    (local / "file").write_text("planned")
+    assert run(session.sandbox(container_image=image), "cat /srv/tree/file") == "planned"
 
 
 @pytest.mark.parametrize(

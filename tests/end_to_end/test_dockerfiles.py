@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import aviato
+import aviato.building.build as building
 from aviato import AviatoValidationError, Image, SandboxImageError, Session
 from aviato.building.build import BUILDING, CACHED
 from tests.images.programs import tools
@@ -113,6 +114,28 @@ def test_copies(session: Session, context: Path, write: Write) -> None:
     for number, (name, (_, expected)) in enumerate(COPIES.items()):
         top = f"/out{number}/"
         assert sorted(one.removeprefix(top) for one in found if one.startswith(top)) == sorted(expected), name
+
+
+@pytest.mark.parametrize("text", ["COPY a.txt /out/", "ADD a.txt /out/", "COPY di? a.txt /out/"])
+def test_files_that_change_while_they_are_copied(
+    session: Session, context: Path, write: Write, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    image = Image.from_dockerfile(write(f"FROM host\nRUN echo {context} >/srv/which\n{text}\n"), context=context)
+    make = building._Builder._make
+    (context / "a.txt").write_text("planned")
+
+    async def changed(self: Any, part: Any, *arguments: Any) -> None:
+        # What the steps are called is known by now.
+        (context / "a.txt").write_text("changed")
+        await make(self, part, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(building._Builder, "_make", changed)
+        with pytest.raises(SandboxImageError, match=f"Dockerfile:3: {text[:3]}.*was changed while it was built") as caught:
+            image.build().result()
+    assert caught.value.reason == "build_failed"
+    (context / "a.txt").write_text("planned")
+    assert said(session, image, "cat /out/a.txt") == "planned"
 
 
 def test_owners(session: Session, context: Path, write: Write) -> None:

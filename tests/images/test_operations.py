@@ -184,6 +184,34 @@ def test_a_build_is_given_up_where_its_steps_are_pruned_for_ever(layout: str, mo
     assert caught.value.reason == "image_gone" and len(freed) >= 3
 
 
+def test_a_build_lies_over_what_its_base_was_when_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "registry.invalid/moving:1"
+    one, two = (one_program(tmp_path / number, {"version": number.encode()}) for number in ("one", "two"))
+    of(lambda client: client.pull_image(one, name=name))
+    image = aviato.Image.from_(name).env(A="1").run(PRINT)
+    (tmp_path / "Dockerfile").write_text(f"FROM {name} AS first\nFROM {one}\nCOPY --from=first /version /copied\n")
+    copied = aviato.Image.from_dockerfile(tmp_path / "Dockerfile")
+    made = building._Builder._make
+
+    async def moved(self: Any, *arguments: Any) -> None:
+        # The plan of the whole is there by now, and nothing is made.
+        for_now = await self._client.pull_image(two, refresh=False, timeout_seconds=30.0, name=name)
+        assert for_now.status == "here"
+        await made(self, *arguments)
+
+    def version(image: aviato.Image, path: str) -> bytes:
+        with Session() as session, session.sandbox(container_image=image) as sandbox:
+            return bytes(sandbox.read_file(path).result())
+
+    for built, path in ((image, "/version"), (copied, "/copied")):
+        of(lambda client: client.pull_image(one, name=name))
+        with monkeypatch.context() as patch:
+            patch.setattr(building._Builder, "_make", moved)
+            reference = built.build().result().reference
+        assert version(aviato.Image.from_(reference), path) == b"one"
+        assert version(built, path) == b"two", "what is kept for one image is never given for another"
+
+
 def test_what_cannot_be_pulled_says_why(tmp_path: Path) -> None:
     async def work(client: AsyncClient) -> None:
         for reference, reason in (
