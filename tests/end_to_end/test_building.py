@@ -163,7 +163,7 @@ def test_a_tree_that_changes_while_it_is_copied(session: Session, tmp_path: Path
 
     with monkeypatch.context() as patch:
         patch.setattr(aviato.aio.async_sandbox.AsyncSandbox, "upload", changed)
-        with pytest.raises(SandboxImageError, match="copy .*was changed while it was built"):
+        with pytest.raises(SandboxImageError, match=r"copy .*was changed while it was built"):
             image.build().result()
     (local / "file").write_text("planned")
     assert run(session.sandbox(container_image=image), "cat /srv/tree/file") == "planned"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import shutil
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from aviato.exceptions import SandboxImageError
+from aviato.server.images.platforms import this_platform
 from aviato.server.images.store import ImageStore
 from aviato.server.images.unpacked_layer import UnpackLimits
 from tests.images.layouts import Image, digest_of, tar_of, unpack_by_tarfile, write_layout
@@ -303,6 +306,78 @@ async def test_archives_that_are_damaged(store, tmp_path):
     await refused(store, reference, "too_large")
 
 
+def layout_archive(path, images, change=lambda _: None):
+    """A layout in a tar, as `skopeo copy … oci-archive:` writes it."""
+    folder = write_layout(path.with_suffix(".layout"), images)
+    change(folder)
+    with tarfile.open(path, "w") as tar:
+        tar.add(folder, arcname=".")
+    shutil.rmtree(folder)
+    return path
+
+
+@pytest.mark.parametrize("compress", [None, gzip.compress, zstd], ids=["plain", "gzip", "zstd"])
+async def test_a_layout_in_an_archive(store, tmp_path, compress):
+    made, other = image(), Image(tar_of({"other": b""}))
+    path = layout_archive(tmp_path / "a.tar", {"v1": made, "b:2": other})
+    if compress is not None:
+        path.write_bytes(compress(path.read_bytes()))
+    found = await store.pull(f"docker-archive:{path}:v1")
+    assert found.image_id == made.image_id
+    assert [sorted(os.listdir(layer)) for layer in found.layers] == [["etc"], ["bin"]]
+    assert (await store.pull(f"docker-archive:{path}:b:2")).image_id == other.image_id
+    for reference in (f"docker-archive:{path}", f"docker-archive:{path}:v3"):
+        with pytest.raises(SandboxImageError, match="'b:2', 'v1'"):
+            await store.pull(reference)
+
+
+async def test_a_layout_for_several_platforms_in_an_archive(store, tmp_path):
+    platform, other = this_platform(), {"os": "plan9", "architecture": "amd64"}
+    own, strange = image(), Image(tar_of({"x": b""}), platform=other)
+    said = {"os": platform.os, "architecture": platform.architecture}
+    index = {"schemaVersion": 2, "manifests": [strange.entry(platform=other), own.entry(platform=said)]}
+
+    def several(folder):
+        (folder / "index.json").write_text(json.dumps(index))
+
+    path = layout_archive(tmp_path / "a.tar", {"one": own, "two": strange}, several)
+    assert (await store.pull(f"docker-archive:{path}")).image_id == own.image_id
+
+
+async def test_layouts_in_archives_that_are_damaged(store, tmp_path):
+    made = image()
+    path = tmp_path / "a.tar"
+    layer, config, manifest = (
+        f"blobs/{digest.replace(':', '/')}" for digest in (digest_of(made.layers[1]), made.image_id, made.manifest)
+    )
+    for name, content, reason in (
+        ("oci-layout", b"{}", "damaged_layout"),
+        ("index.json", b"[]", "bad_manifest"),
+        ("index.json", None, "damaged_layout"),
+        (manifest, None, "damaged_layout"),
+        (manifest, made.raw + b" ", "wrong_digest"),
+        (config, None, "damaged_layout"),
+        (layer, None, "damaged_layout"),
+        (layer, made.layers[1][:-1], "truncated_layer"),
+        (layer, made.layers[1] + b"x", "oversized_layer"),
+        (layer, bytes(len(made.layers[1])), "wrong_digest"),
+    ):
+
+        def change(folder, name=name, content=content):
+            (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
+
+        layout_archive(path, {"v1": made}, change)
+        await refused(store, f"docker-archive:{path}", reason)
+
+
+@pytest.mark.parametrize(("program", "compress"), [("xz", lzma.compress), ("bzip2", bz2.compress)])
+async def test_an_archive_in_another_compression_says_what_to_do(store, tmp_path, program, compress):
+    path = layout_archive(tmp_path / "a.tar", {"v1": image()})
+    path.write_bytes(compress(path.read_bytes()))
+    said = await refused(store, f"docker-archive:{path}", "damaged_layout")
+    assert f"compressed by {program}" in said and "decompress it first" in said
+
+
 # -- what others write
 
 
@@ -324,10 +399,12 @@ async def test_what_skopeo_and_umoci_write(store, tmp_path):
     run("umoci", "repack", "--image", "layout:one", "bundle")
     run("umoci", "config", "--image", "layout:one", "--config.entrypoint", "/bin/busybox", "--config.env", "A=b")
     run("skopeo", "copy", "oci:layout:one", "docker-archive:a.tar:some/image:1")
-    found = [await store.pull(f"oci:{tmp_path}/layout:one"), await store.pull(f"docker-archive:{tmp_path}/a.tar:some/image:1")]
+    run("skopeo", "copy", "oci:layout:one", "oci-archive:b.tar:other")
+    named = (f"oci:{tmp_path}/layout:one", f"docker-archive:{tmp_path}/a.tar:some/image:1", f"docker-archive:{tmp_path}/b.tar")
+    found = [await store.pull(reference) for reference in named]
     for one in found:
         assert one.config.entrypoint == ("/bin/busybox",) and ("A", "b") in one.config.environment
         assert (Path(one.layers[0]) / "greeting").read_text() == "hello"
         said = subprocess.run([f"{one.layers[1]}/bin/busybox", "echo", "it runs"], capture_output=True, check=True)
         assert said.stdout == b"it runs\n"
-    assert found[0].layers == found[1].layers
+    assert found[0].layers == found[1].layers == found[2].layers

@@ -1,4 +1,7 @@
-"""An image in a tar file, as `docker save` writes it; it may be compressed by gzip. Names in it are looked up, never opened."""
+"""An image in a tar file, as `docker save` writes it, or a layout in one. Names in it are looked up, never opened.
+
+It may be compressed by gzip or zstd.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ import hashlib
 import json
 import os
 import posixpath
+import re
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxImageError
-from aviato.server.images.decompression import GZIP, MAGIC_BYTES, decompress, is_compressed
+from aviato.server.images.decompression import MAGIC_BYTES, decompress, is_compressed
 from aviato.server.images.image_errors import image_error, quoted, there_are
 from aviato.server.images.image_sources import RawManifest
 from aviato.server.images.manifests import DOCKER_CONFIG, LARGEST_BYTES, MOST_LAYERS, OCI_LAYER, OCI_MANIFEST
+from aviato.server.images.oci_layout import VERSION, choose, path_of
 from aviato.server.images.oci_reference import is_digest, parse_oci_reference
 from aviato.server.images.untrusted_files import PIECE_BYTES, open_file, pieces_of, read_small
 from aviato.system.threads import in_thread
@@ -27,6 +32,9 @@ if TYPE_CHECKING:
     from aviato.server.images.oci_reference import OciReference
 
 MOST_MEMBERS = 100_000
+OTHERS = {"xz": re.compile(rb"\xfd7zXZ\0"), "bzip2": re.compile(rb"BZh[1-9]1AY&SY")}
+"""How what other programs have compressed begins, by the program."""
+START_BYTES = 16
 _SKIPPED = bytes(PIECE_BYTES)
 
 
@@ -36,7 +44,7 @@ class DockerArchive:
     Args:
         what: the reference, for messages.
         fd: of the archive, not compressed.
-        top: a manifest of it, made of what its own files say.
+        top: a manifest of it; that of Docker's form is made of what its own files say.
         blobs: where what that names lies, by digest: offset and size.
     """
 
@@ -60,14 +68,19 @@ class DockerArchive:
         what = reference.name
         fd = open_file(None, reference.path, what)
         try:
-            if os.pread(fd, len(GZIP), 0) == GZIP:
+            start = os.pread(fd, START_BYTES, 0)
+            if (program := next((name for name, begins in OTHERS.items() if begins.match(start)), None)) is not None:
+                why = f"it is compressed by {program}, which is not read here; decompress it first"
+                raise image_error("damaged_layout", f"{what} is no archive of an image: {why} (`{program} -dk FILE`)")
+            if is_compressed(start[:MAGIC_BYTES]):
                 fd, compressed = os.open(scratch, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), fd
                 try:
                     for piece in decompress(compressed, most_bytes, what):
                         _write(fd, piece)
                 finally:
                     os.close(compressed)
-            top, blobs = _Contents(fd, what).image(reference.tag)
+            contents = _Contents(fd, what)
+            top, blobs = contents.layout(reference) if contents.is_layout else contents.image(reference.tag)
             return cls(what, fd, top, blobs)
         except (TreeError, SenderFailed) as error:
             os.close(fd)
@@ -82,17 +95,28 @@ class DockerArchive:
 
     async def manifest(self, digest: str | None = None) -> RawManifest:
         """See `ImageSource`."""
-        return self._top
+        if digest is None or digest == self._top.digest:
+            return self._top
+        offset, size = self._place(digest)
+        what = f"{self._what}: {quoted(path_of(digest))}"
+        data = await in_thread(read_small, self._fd, size, offset, LARGEST_BYTES, what)
+        return RawManifest(data=data, digest=digest, media_type=None)
 
     async def blob(self, descriptor: Descriptor, offset: int = 0) -> AsyncIterator[bytes]:
         """See `ImageSource`."""
-        start, size = self._blobs[descriptor.digest]
+        start, size = self._place(descriptor.digest)
         async for piece in pieces_of(self._fd, start + offset, start + size, self._what):
             yield piece
 
     async def close(self) -> None:
         """See `ImageSource`."""
         os.close(self._fd)
+
+    def _place(self, digest: str) -> tuple[int, int]:
+        found = self._blobs.get(digest)
+        if found is None:
+            raise image_error("damaged_layout", f"{self._what} is no archive of an image: it has no {quoted(path_of(digest))}")
+        return found
 
 
 class _Contents:
@@ -104,6 +128,17 @@ class _Contents:
         self._files: dict[str, tuple[int, int]] = {}
         self._links: dict[str, str] = {}
         self._scan()
+
+    @property
+    def is_layout(self) -> bool:
+        """Whether it has no image of Docker's form, but a layout."""
+        return "manifest.json" not in self._files and VERSION in self._files
+
+    def layout(self, reference: OciReference) -> tuple[RawManifest, dict[str, tuple[int, int]]]:
+        """What a reference means in the layout, and where all its parts lie."""
+        paths = ((name.split("/"), place) for name, place in self._files.items())
+        blobs = {f"{path[1]}:{path[2]}": place for path, place in paths if path[0] == "blobs" and len(path) == 3}
+        return choose(lambda path: self._read(self._place(path)), reference), blobs
 
     def image(self, wanted: str | None) -> tuple[RawManifest, dict[str, tuple[int, int]]]:
         """The manifest of an image, and where its parts lie."""
@@ -155,6 +190,8 @@ class _Contents:
                     raise self._damaged(f"it has more than {MOST_MEMBERS} files")
 
     def _entry(self, wanted: str | None) -> dict[str, Any]:
+        if "manifest.json" not in self._files and "manifest.json" not in self._links:
+            raise self._damaged(f"it has neither manifest.json, as `docker save` writes it, nor {VERSION}")
         data = self._read(self._place("manifest.json"))
         try:
             entries = json.loads(data)

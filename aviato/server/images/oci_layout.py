@@ -14,11 +14,13 @@ from aviato.server.images.untrusted_files import open_file, pieces_of, read_smal
 from aviato.system.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from aviato.server.images.manifests import Descriptor
     from aviato.server.images.oci_reference import OciReference
 
+VERSION = "oci-layout"
+"""The file that says that a directory is a layout."""
 _NAME = "org.opencontainers.image.ref.name"
 
 
@@ -55,10 +57,7 @@ class OciLayout:
         except OSError as error:
             raise image_error("damaged_layout", f"{what}: {quoted(reference.path)}: {error.strerror}") from error
         try:
-            layout = read_object(_read(directory, "oci-layout", what), f"oci-layout of {what}")
-            if layout.get("imageLayoutVersion") != "1.0.0":
-                raise image_error("damaged_layout", f"{what}: its oci-layout is not of version 1.0.0")
-            return cls(reference, directory, _choose(_read(directory, "index.json", what), directory, reference))
+            return cls(reference, directory, choose(lambda path: _read(directory, path, what), reference))
         except BaseException:
             os.close(directory)
             raise
@@ -71,12 +70,12 @@ class OciLayout:
         """See `ImageSource`."""
         if digest is None:
             return self._top
-        data = await in_thread(_read, self._directory, _path(digest), self._what)
+        data = await in_thread(_read, self._directory, path_of(digest), self._what)
         return RawManifest(data=data, digest=digest, media_type=None)
 
     async def blob(self, descriptor: Descriptor, offset: int = 0) -> AsyncIterator[bytes]:
         """See `ImageSource`."""
-        fd = await in_thread(open_file, self._directory, _path(descriptor.digest), self._what)
+        fd = await in_thread(open_file, self._directory, path_of(descriptor.digest), self._what)
         try:
             # One byte more, so that a file that is too long is seen to be.
             async for piece in pieces_of(fd, offset, descriptor.size_bytes + 1, self._what):
@@ -89,9 +88,20 @@ class OciLayout:
         os.close(self._directory)
 
 
-def _choose(data: bytes, directory: int, reference: OciReference) -> RawManifest:
-    """What a tag means, or the only image there is; several without names are one image for several platforms."""
+def choose(read: Callable[[str], bytes], reference: OciReference) -> RawManifest:
+    """What a tag means in a layout, or the only image there is; several without names are one image for several platforms.
+
+    Args:
+        read: gives a small file of the layout.
+        reference: what is wanted of it.
+
+    Raises:
+        SandboxImageError: it is no layout, or no image of that name is in it.
+    """
     what = reference.name
+    if read_object(read(VERSION), f"{VERSION} of {what}").get("imageLayoutVersion") != "1.0.0":
+        raise image_error("damaged_layout", f"{what}: its {VERSION} is not of version 1.0.0")
+    data = read("index.json")
     index = read_object(data, f"index.json of {what}")
     entries: Any = index.get("manifests")
     if not isinstance(read_manifest(data, OCI_INDEX, what), Index):
@@ -114,7 +124,7 @@ def _choose(data: bytes, directory: int, reference: OciReference) -> RawManifest
         )
     else:
         return RawManifest(data=data, digest=f"sha256:{hashlib.sha256(data).hexdigest()}", media_type=OCI_INDEX)
-    return RawManifest(data=_read(directory, _path(chosen), what), digest=chosen, media_type=None)
+    return RawManifest(data=read(path_of(chosen)), digest=chosen, media_type=None)
 
 
 def _read(directory: int, path: str, what: str) -> bytes:
@@ -125,5 +135,6 @@ def _read(directory: int, path: str, what: str) -> bytes:
         os.close(fd)
 
 
-def _path(digest: str) -> str:
+def path_of(digest: str) -> str:
+    """Where a layout has what has a digest."""
     return f"blobs/{digest.replace(':', '/', 1)}"
