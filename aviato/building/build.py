@@ -305,7 +305,10 @@ def _is_of_machine(base: str) -> bool:
 
 async def _take(sandbox: AsyncSandbox, step: Step, setting: Setting, found: list[Found], user: str | None) -> None:
     if isinstance(step, Copy):
-        await sandbox.upload(step.local, posixpath.join(setting.working_dir or "", step.remote))
+        remote = posixpath.join(setting.working_dir or "", step.remote)
+        if remote.startswith("/"):
+            await placing.check_kept(sandbox, remote)
+        await sandbox.upload(step.local, remote)
     elif isinstance(step, CopyFiles):
         await placing.place(sandbox, step, found)
     elif isinstance(step, Setting):

@@ -138,6 +138,16 @@ def test_files_that_change_while_they_are_copied(
     assert said(session, image, "cat /out/a.txt") == "planned"
 
 
+@pytest.mark.parametrize("to", ["/run", "/run/", "/run/deep/er", "/run/deep/", "/var/run/x"])
+def test_nothing_is_copied_to_where_no_image_keeps_it(context: Path, write: Write, to: str) -> None:
+    before = "RUN ls -d /var/run || ln -s /run /var/run\n" if to.startswith("/var") else ""
+    with pytest.raises(SandboxImageError, match=f"COPY a.txt {to}: '.*' is in /run, which is memory") as caught:
+        Image.from_dockerfile(write(f"FROM host\n{before}COPY a.txt {to}\n"), context=context).build().result()
+    assert caught.value.reason == "build_failed"
+    with pytest.raises(SandboxImageError, match="is in /run, which is memory"):
+        Image.from_("host").copy(context / "a.txt", "/run/a").build().result()
+
+
 def test_owners(session: Session, context: Path, write: Write) -> None:
     if "65535" not in session.sandbox().exec(["cat", "/proc/self/uid_map"]).result().stdout:
         pytest.skip("the sandboxes of this server have one user")
