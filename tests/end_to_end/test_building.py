@@ -128,6 +128,20 @@ def test_verdicts_are_of_it(session: Session, tmp_path: Path) -> None:
     assert graded.passed, graded.message
 
 
+def test_verdicts_are_of_it_also_once_it_was_removed(session: Session, tmp_path: Path) -> None:
+    image = unique(tmp_path).run("echo 42 >/srv/answer")
+    task = Task(code="f = lambda: open('/srv/answer').read()", tests=["assert f() == '42\\n'"])
+
+    async def remove(reference: str) -> None:
+        async with AsyncClient() as client:
+            await client.remove_image(reference, force=True)
+
+    for _ in range(2):
+        [outcome] = evaluate([task], session=session, container_image=image).result()
+        assert outcome.passed, outcome
+        asyncio.run(remove(image.build().result().reference))
+
+
 def test_by_await(served: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     image = unique(tmp_path)
 
