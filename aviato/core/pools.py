@@ -50,8 +50,9 @@ class PoolKeeper:
                     self._create, is_made = {**self._create, "image": await beginning.taken()}, True
                 await self.told(client)
             except AviatoError as error:
-                if beginning is not None and beginning.is_lost(error):
-                    is_made = False
+                if beginning is not None and is_made and beginning.is_lost(error):
+                    is_made = self.is_told = False
+                    continue  # It is made anew, which takes its time; the server has nothing to keep until then.
                 if not complained:
                     logger.warning("a pool has no sandboxes ready, and they start one by one: %s", error)
                 complained = True

@@ -106,6 +106,21 @@ def test_one_that_was_ready_is_like_a_new_one(server: Any, session: Session, opt
         assert "B=2" in run(claimed, "env")
 
 
+def test_what_it_is_made_of_is_built_anew_once_it_was_removed(server: Any, session: Session, tmp_path: Path) -> None:
+    image = aviato.Image.from_("host").run(f"echo {tmp_path} >/srv/which")
+
+    async def remove(reference: str) -> None:
+        async with aviato.AsyncClient() as client:
+            await client.remove_image(reference, force=True)
+
+    run(session.sandbox(container_image=image), "true")  # From here on this process knows what is called so.
+    asyncio.run(remove(image.build().result().reference))
+    with session.pool(1, container_image=image) as pool:
+        full(pool)
+        claimed = pool.sandbox()
+        assert run(claimed, "cat /srv/which") == f"{tmp_path}\n" and was_ready(server, claimed)
+
+
 def test_who_waits_for_it_asks_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     request = HttpTransport.request
