@@ -85,9 +85,14 @@ class LoopThread:
     def _run(self) -> None:
         try:
             runner = asyncio.Runner(loop_factory=event_loop.loop_factory())
-            runner.get_loop()  # Where none can be made, it fails before there is a coroutine.
+            loop = runner.get_loop()  # Where none can be made, it fails before there is a coroutine.
             try:
-                runner.run(self._main())
+                main = loop.create_task(self._main())
+                while not main.done():
+                    # A function of a caller's may raise this. It is told who waits for what has called it, as any exception is;
+                    # all other work goes on.
+                    with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                        loop.run_until_complete(main)
             finally:
                 # To wait for its workers it starts a thread, which Python 3.12 forbids at the end; there the interpreter waits.
                 with contextlib.suppress(RuntimeError):

@@ -90,6 +90,31 @@ def test_without_uvloop(lines):
     assert lines(code) == ["value asyncio.unix_events"]
 
 
+@pytest.mark.parametrize("without", ["", "uvloop"])
+@pytest.mark.parametrize("kind", ["SystemExit", "KeyboardInterrupt"])
+def test_a_caller_s_function_ends_what_has_called_it_and_nothing_else(kind, without, lines):
+    code = f"""
+        if {without!r}: sys.modules[{without!r}] = None
+        async def waits():
+            while not ended: await asyncio.sleep(0.01)
+            return "value"
+        async def calls():
+            await asyncio.sleep(0)
+            raise {kind}("stop")
+        ended = []
+        other = start(waits())
+        thread = loop_thread()
+        for _ in range(2):
+            try:
+                start(calls()).result()
+            except BaseException as error:
+                say(repr(error))
+        ended.append(1)
+        say(other.result(), loop_thread() is thread)
+    """
+    assert lines(code) == [f"{kind}('stop')"] * 2 + ["value True"]
+
+
 def test_many_loops_of_the_caller_in_a_row():
     async def main():
         return await start(asyncio.sleep(0, "value"))
