@@ -16,7 +16,7 @@ from aviato.core.client import new_key
 from aviato.exceptions import AviatoValidationError, SandboxFileError
 from aviato.log import logger
 from aviato.progress import Progress
-from aviato.system.threads import in_thread
+from aviato.system.threads import in_thread, until_done
 from aviato.trees.errors import SenderFailed, TreeError, shown
 from aviato.trees.pack import gathered, pack
 from aviato.trees.unpack import Arrival
@@ -215,9 +215,10 @@ async def _download_file(handle: SandboxHandle, remote: str, local: str, shown: 
         await writing
         await in_thread(commit)
     except BaseException:
-        await asyncio.wait({writing})
-        writing.cancelled() or writing.exception()
-        discard(file)
+        try:
+            await until_done(writing)
+        finally:
+            discard(file)
         raise
     finally:
         await batches.aclose()
@@ -259,8 +260,10 @@ async def _download_tree(
             error.filename = os.path.join(local, os.fsdecode(error.filename))
         raise
     finally:
-        await in_thread(_run, arrival.abort())
-        await batches.aclose()
+        try:
+            await in_thread(_run, arrival.abort())
+        finally:
+            await batches.aclose()
     _tell(arrival.skipped, f"download of {remote!r}")
 
 
@@ -301,13 +304,17 @@ class _Source:
 
 async def _made(make: Callable[[], _T], undo: Callable[[_T], object]) -> _T:
     """What is made in a thread. A caller that is cancelled meanwhile would never know of it, so it is undone."""
-    task = asyncio.ensure_future(asyncio.to_thread(make))
+    made: list[_T] = []
+
+    def run() -> _T:
+        made.append(make())
+        return made[0]
+
     try:
-        return await asyncio.shield(task)
+        return await in_thread(run)
     except asyncio.CancelledError:
-        await asyncio.wait({task})
-        if not task.cancelled() and task.exception() is None:
-            await asyncio.to_thread(undo, task.result())
+        for one in made:
+            await in_thread(undo, one)
         raise
 
 

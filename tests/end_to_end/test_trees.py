@@ -379,6 +379,47 @@ def test_a_copy_that_is_cancelled_as_it_begins_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("what", "step"), [("file", "NamedTemporaryFile"), ("file", "write_all"), ("directory", "Arrival"), ("directory", "_run")]
+)
+def test_a_copy_that_is_cancelled_twice_is_over_with_its_files(
+    served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, step: str
+) -> None:
+    """As by a second Ctrl-C, or anyio: a thread that still waits to write has its file, and not one that came after it."""
+    begun, go_on = threading.Event(), threading.Event()
+    failed: list[OSError] = []
+
+    def slowly(call: Any) -> Any:
+        def slow(*args: Any, **kwargs: Any) -> Any:
+            begun.set()
+            assert go_on.wait(20)
+            try:
+                return call(*args, **kwargs)
+            except OSError as error:
+                failed.append(error)
+                raise
+
+        return slow
+
+    owner: Any = tempfile if step == "NamedTemporaryFile" else transfer
+    monkeypatch.setattr(owner, step, slowly(getattr(owner, step)))
+
+    async def main() -> None:
+        async with AsyncClient() as client, await client.sandbox() as sandbox:
+            await sandbox.exec(["sh", "-c", "mkdir directory && echo 1 > directory/file && cp directory/file file"], check=True)
+            copying = asyncio.create_task(sandbox.download(what, tmp_path / "copy"))
+            assert await asyncio.to_thread(begun.wait, 20)
+            for _ in range(3):
+                copying.cancel()
+                await asyncio.sleep(0)
+            go_on.set()
+            await asyncio.wait([copying], timeout=20)
+            assert copying.cancelled()
+
+    asyncio.run(main())
+    assert (failed, os.listdir(tmp_path)) == ([], [])
+
+
 def test_a_process_that_copied_files_ends_without_a_word(served: Any, script: Any, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"1")
     done = script(f"import aviato; aviato.Sandbox().upload({str(tmp_path)!r}, '/app').result()")
