@@ -246,9 +246,10 @@ class OperationRef(Handle, Generic[T]):
             remaining = SLICE_SECONDS if deadline is None else min(SLICE_SECONDS, deadline - time.monotonic())
             if remaining <= 0:
                 return False
-            try:
-                self._future.exception(remaining)
-            except TimeoutError:  # of this wait: the work's own is returned
+            # Not `exception(remaining)`: its TimeoutError could be one that a signal handler has raised, as by `signal.alarm`.
+            with self._future._condition:
+                has_ended = self._future.done() or self._future._condition.wait(remaining)
+            if not has_ended:
                 self.check_can_end()
         return True
 

@@ -117,6 +117,24 @@ def test_shared_work_goes_on(program):
     assert interrupted(program, code) == ["interrupted False", "value"]
 
 
+@pytest.mark.parametrize("ask", ["ref.result()", "ref.result(30)", "ref.exception()"])
+def test_a_time_limit_of_the_caller_s_own_ends_the_wait(lines, ask):
+    """`signal.alarm` with a handler that raises TimeoutError, which a wait of ours raises too when its time is over."""
+    code = f"""
+        def guard(*_):
+            raise TimeoutError("mine")
+        signal.signal(signal.SIGALRM, guard)
+        ref = start(asyncio.sleep(2, "value"))
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            {ask}
+        except TimeoutError as error:
+            say(type(error).__name__, error, ref.done())
+        say(ref.result())
+    """
+    assert lines(code) == ["TimeoutError mine False", "value"]
+
+
 def test_in_entering_with(program):
     """Nothing to leave yet: what the entering began is cancelled and cleaned up."""
     code = """
