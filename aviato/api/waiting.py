@@ -209,6 +209,7 @@ class _Completions:
         self.refs = dict(enumerate(refs))
         self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._wakers: dict[int, Callable[[], None]] = {}
+        self._has_waited = False
         self._check_can_end()
         weak = weakref.ref(self)
         for key, ref in enumerate(refs):
@@ -229,11 +230,11 @@ class _Completions:
             except queue.Empty:
                 if remaining <= 0:
                     return None
-                if checked:
-                    self._check_can_end()
-                else:
+                if not checked:
                     check_blocking(what)
-                    checked = True
+                if checked or not self._has_waited:
+                    self._look_up()
+                checked = True
                 continue
             if self._hand_out(key):
                 return key
@@ -250,11 +251,13 @@ class _Completions:
                     return key
                 if (remaining := _remaining(deadline)) <= 0:
                     return None
+                if not self._has_waited:
+                    self._look_up()
                 await asyncio.wait((waiter,), timeout=remaining)
             finally:
                 del self._wakers[id(waiter)]
             if not waiter.done():
-                self._check_can_end()
+                self._look_up()
         return None
 
     def _take(self) -> int | None:
@@ -269,6 +272,13 @@ class _Completions:
     def _hand_out(self, key: int) -> bool:
         # A key may be reported twice: by an end and by a registration that ran into it.
         return self.refs.pop(key, None) is not None
+
+    def _look_up(self) -> None:
+        """Before the first wait, and then once a second: at each of many waits for the same it would make them quadratic."""
+        self._has_waited = True
+        self._check_can_end()
+        for ref in list(self.refs.values()):
+            ref.leave_streams()
 
     def _check_can_end(self) -> None:
         for ref in list(self.refs.values()):

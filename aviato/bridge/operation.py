@@ -203,8 +203,13 @@ class OperationRef(Handle, Generic[T]):
         if not self._thread.is_alive() and not self._future.done():
             raise RuntimeError(f"{self._title()} will never end: aviato's event loop is gone, the interpreter is ending")
 
-    def _wait(self, timeout: float | None) -> None:
+    def leave_streams(self) -> None:
+        """Before a wait: detach what this very thread or task holds half read of it, so that it cannot wait for itself."""
         for stream in self._streams:
+            stream.detach_own()
+
+    def _wait(self, timeout: float | None) -> None:
+        for stream in self._streams:  # As `leave_streams`; every command comes this way, and hardly any is read.
             if stream.reading:
                 stream.detach_own()
         if self._future.done():
@@ -224,8 +229,7 @@ class OperationRef(Handle, Generic[T]):
             raise
 
     async def _wait_async(self) -> T:
-        for stream in self._streams:
-            stream.detach_own()
+        self.leave_streams()
         if not self._future.done():
             try:
                 await self._wake_up()

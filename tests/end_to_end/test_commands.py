@@ -149,6 +149,39 @@ def test_leaving_a_loop_early_hangs_nothing(sandbox: Sandbox) -> None:
     assert len(result.stdout_bytes) == 16 << 20
 
 
+MUCH = ["sh", "-c", "echo first; read go; head -c 8000000 /dev/zero"]
+
+
+@pytest.mark.parametrize("how", ["wait", "wait for what is left", "as_completed"])
+def test_waiting_for_what_is_held_half_read_ends(sandbox: Sandbox, how: str) -> None:
+    """As its `result()` does: the iterator that a variable still holds does not hold the command back."""
+    process = sandbox.exec(MUCH, stdin=True)
+    assert process.stdin is not None
+    pending = aviato.wait([process], timeout=0.01)[1] if how == "wait for what is left" else [process]
+    lines = process.stdout.lines()
+    assert next(lines) == "first"
+    process.stdin.writeline("go")
+    if how == "as_completed":
+        assert list(aviato.as_completed([process], timeout=20)) == [process]
+    else:
+        assert aviato.wait(pending, timeout=20) == ([process], [])
+    assert sum(map(len, lines)) == 8_000_000
+
+
+def test_async_waiting_for_what_is_held_half_read_ends(served: Any) -> None:
+    async def main() -> None:
+        async with Sandbox() as sandbox:
+            process = sandbox.exec(MUCH, stdin=True)
+            assert process.stdin is not None
+            lines = process.stdout.lines()
+            assert await anext(lines) == "first"
+            await process.stdin.writeline("go")
+            assert [one.returncode async for one in aviato.as_completed([process], timeout=20)] == [0]
+            assert sum([len(line) async for line in lines]) == 8_000_000
+
+    asyncio.run(main())
+
+
 def test_a_slow_reader_stops_the_writer_and_not_the_other_stream(sandbox: Sandbox) -> None:
     process = sandbox.exec(["sh", "-c", "(head -c 9000000 /dev/zero; touch /tmp/written) & echo first >&2; wait"])
     reader = iter(process.stdout)
