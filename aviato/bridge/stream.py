@@ -157,7 +157,7 @@ class StreamReader(Handle, Collection, Generic[T]):
             active = None if self._active is None else self._active()
             if active is iterator:
                 return
-            if active is not None:
+            if active is not None and not active.left:
                 raise RuntimeError(f"{self._name} is being iterated already; one iterator at a time")
             if self._dropped and position < self.total_bytes:
                 missing = f"{self._dropped} of {self.total_bytes} bytes were left out of the collection"
@@ -211,7 +211,12 @@ class StreamReader(Handle, Collection, Generic[T]):
 
 
 class StreamIterator(Generic[T]):
-    """One reading of a stream; an iterator for both worlds."""
+    """One reading of a stream; an iterator for both worlds.
+
+    Attributes:
+        left: whether its last wait was cancelled. What was raised then may keep it alive for long, and nobody may come back to
+            it: another one can begin. Until then it holds the writer back, for whoever asks with a time limit and reads on.
+    """
 
     def __init__(self, stream: StreamReader[T], *, lines: bool, text: bool | None = None) -> None:
         self._stream: StreamReader[T] = stream
@@ -220,6 +225,8 @@ class StreamIterator(Generic[T]):
         self._position = stream.offset
         self._over = False
         self._error: BaseException | None = None
+        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+        self.left = False
         # Who made it holds it, until somebody reads.
         self._reader = weakref.ref(_reader())
         stream._attach(self, self._position)
@@ -234,6 +241,7 @@ class StreamIterator(Generic[T]):
         if self._ready:
             return self._ready.popleft()
         self._reader = weakref.ref(_reader())
+        self.left = False
         stream = self._stream
         while not self._ready:
             if self._over:
@@ -252,23 +260,32 @@ class StreamIterator(Generic[T]):
     async def __anext__(self) -> T:
         if self._ready:
             return self._ready.popleft()
-        self._reader = weakref.ref(_reader())
         stream = self._stream
+        if self._waiter is not None and not self._waiter[0].is_closed():
+            raise RuntimeError(f"{stream._name} is being read by another task with this iterator; read it in one task")
+        self._reader = weakref.ref(_reader())
+        self.left = False
         while not self._ready:
             if self._over:
                 self._end()
                 raise StopAsyncIteration
             stream._attach(self, self._position)
-            waiter = None
             with stream._lock:
                 if stream._live or stream._ended:
                     self._receive(*stream._take())
-                else:
-                    loop = asyncio.get_running_loop()
-                    waiter = loop.create_future()
-                    stream._waiter = (loop, waiter)
-            if waiter is not None:
-                await waiter
+                    continue
+                loop = asyncio.get_running_loop()
+                self._waiter = stream._waiter = (loop, loop.create_future())
+            try:
+                await self._waiter[1]
+            except BaseException:
+                self.left = True
+                with stream._lock:
+                    if stream._waiter is self._waiter:  # Its loop may close, which the next reader would be taken for.
+                        stream._waiter = None
+                raise
+            finally:
+                self._waiter = None
         return self._ready.popleft()
 
     def reader(self) -> asyncio.Task[Any] | threading.Thread | None:
@@ -276,9 +293,9 @@ class StreamIterator(Generic[T]):
         return self._reader()
 
     def abandoned(self) -> bool:
-        """Whether the thread or task that read last has ended."""
+        """Whether the thread or task that read last has ended, or was cancelled and has not come back."""
         reader = self.reader()
-        if reader is None:
+        if reader is None or self.left:
             return True
         return not reader.is_alive() if isinstance(reader, threading.Thread) else reader.done()
 

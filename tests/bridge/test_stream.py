@@ -519,6 +519,90 @@ def test_a_reader_that_is_cancelled_reads_on_where_it_was():
     assert "".join(asyncio.run(main())) == "onetwo"
 
 
+def test_a_reader_that_is_cancelled_holds_the_writer_back_until_it_reads_on():
+    async def main():
+        iterator = aiter(stream)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(iterator), 0.05)
+        writer = start(write(stream, [b"x" * 65_536] * 160))
+        await asyncio.to_thread(wait_until_still, lambda: stream.total_bytes)
+        assert not writer.done()
+        return sum([len(piece) async for piece in iterator])
+
+    stream = stream_of(text=False, max_output_bytes=1000)
+    assert asyncio.run(main()) == 160 * 65_536
+
+
+@pytest.mark.parametrize("world", ["for", "async for", "another loop"])
+def test_a_reader_that_was_cancelled_lets_another_begin(world):
+    """What was raised holds the iterator while it is looked at."""
+
+    async def read():
+        return [piece async for piece in stream]
+
+    async def main():
+        iterator = aiter(stream)
+        assert await anext(iterator) == "one"
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(iterator), 0.05)
+        held.append(iterator)
+        return await read() if world == "async for" else None
+
+    async def work():
+        stream.feed(b"one", 0)
+        await asyncio.sleep(0.3)
+        stream.feed(b"two", 3)
+        await asyncio.sleep(0.1)
+        assert stream.reading
+        stream.finish()
+
+    stream, held = stream_of(), []
+    writer = start(work())
+    pieces = asyncio.run(main())
+    if world == "for":
+        pieces = list(stream)
+    elif world == "another loop":
+        pieces = asyncio.run(read())
+    assert "".join(pieces) == "onetwo"
+    writer.result(5)
+
+
+def test_whoever_waits_lets_go_of_what_a_reader_that_was_cancelled_holds():
+    """In a task of its own, as by `asyncio.gather`, where it is not the reader itself that waits."""
+
+    async def wait(writer):
+        stream.detach_own()
+        await writer
+
+    async def main():
+        iterator = aiter(stream)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await anext(iterator)
+        await asyncio.wait_for(wait(start(write(stream, [b"x" * 65_536] * 160))), 10)
+        return iterator
+
+    stream = stream_of(text=False)
+    asyncio.run(main())
+
+
+def test_one_iterator_is_read_in_one_task_at_a_time():
+    async def main():
+        iterator = aiter(stream)
+        first = asyncio.create_task(anext(iterator))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="another task with this iterator"):
+            await anext(iterator)
+        stream.feed(b"one", 0)
+        assert await asyncio.wait_for(first, 10) == "one"
+        stream.feed(b"two", 3)
+        assert await anext(iterator) == "two"
+        stream.finish()
+
+    stream = stream_of()
+    asyncio.run(main())
+
+
 def test_a_child_of_a_fork_reads_what_is_over_and_is_refused_what_is_live():
     over, live = written(b"whole"), stream_of()
     reader, writer = os.pipe()

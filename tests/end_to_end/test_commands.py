@@ -182,6 +182,27 @@ def test_async_waiting_for_what_is_held_half_read_ends(served: Any) -> None:
     asyncio.run(main())
 
 
+def test_a_loop_that_is_cancelled_leaves_the_stream_to_the_next_one(served: Any) -> None:
+    async def main() -> None:
+        async with Sandbox() as sandbox:
+            process = sandbox.exec(MUCH, stdin=True)
+            assert process.stdin is not None
+            for _ in range(2):
+                seen = []
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(20) as limit:
+                        async for line in process.stdout.lines():
+                            seen.append(line)
+                            limit.reschedule(asyncio.get_running_loop().time() + 0.05)
+                assert seen == ["first"]
+            await process.stdin.writeline("go")
+            # Each in a task of its own, which is not the one that has read.
+            (result,) = await asyncio.wait_for(asyncio.gather(process), 20)
+            assert result.stdout_bytes_total == 8_000_006
+
+    asyncio.run(main())
+
+
 def test_a_slow_reader_stops_the_writer_and_not_the_other_stream(sandbox: Sandbox) -> None:
     process = sandbox.exec(["sh", "-c", "(head -c 9000000 /dev/zero; touch /tmp/written) & echo first >&2; wait"])
     reader = iter(process.stdout)
