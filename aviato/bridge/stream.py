@@ -40,6 +40,7 @@ class StreamReader(Handle, Collection, Generic[T]):
         reading: whether an iterator is alive.
     """
 
+    _for_all_of_it = "iterate while the command runs, or raise max_output_bytes"
     _instead = "; it is a stream: iterate it, or take the outcome of its command, which has all of it"
 
     def __init__(
@@ -162,8 +163,7 @@ class StreamReader(Handle, Collection, Generic[T]):
             if self._dropped and position < self.total_bytes:
                 missing = f"{self._dropped} of {self.total_bytes} bytes were left out of the collection"
                 raise SandboxExecutionError(
-                    f"{self._name} cannot be iterated from byte {position} any more: {missing}; "
-                    "iterate while the command runs, or raise max_output_bytes",
+                    f"{self._name} cannot be iterated from byte {position} any more: {missing}; {self._for_all_of_it}",
                     reason="output_gap",
                 )
             self._active, self.reading = weakref.ref(iterator), True

@@ -30,7 +30,12 @@ _END = object()
 
 
 class LazyStream(StreamReader[T]):
-    """A stream that is fetched while somebody reads it, and no faster; leaving the loop ends the fetching."""
+    """A stream that is fetched while somebody reads it, and no faster; leaving the loop ends the fetching.
+
+    It is fetched once. A second reading has what was kept if that is all of it, and fails otherwise.
+    """
+
+    _for_all_of_it = "it is fetched once; ask for it again"
 
     def __init__(
         self, state: SandboxState, name: str, fetch: Callable[[SandboxHandle], AsyncIterator[bytes]], *, text: bool
@@ -38,24 +43,28 @@ class LazyStream(StreamReader[T]):
         super().__init__(name=name, text=text, max_output_bytes=_KEPT_BYTES)
         self._state = state
         self._fetch = fetch
-        self._begun = False
+        self._first: weakref.ref[StreamIterator[T]] | None = None
 
-    def __iter__(self) -> StreamIterator[T]:
-        return self._begin(super().__iter__())  # type: ignore[no-any-return]
-
-    def __aiter__(self) -> StreamIterator[T]:
-        return self._begin(super().__aiter__())  # type: ignore[no-any-return]
-
-    def lines(self) -> StreamIterator[T]:
-        """Lines without their end."""
-        return self._begin(super().lines())  # type: ignore[no-any-return]
-
-    def _begin(self, iterator: Any) -> Any:
-        if not self._begun:
-            self._begun = True
-            fetching = OperationRef.start(self._state.do(self._pump), name=self._name)
+    def _attach(self, iterator: StreamIterator[T], position: int) -> None:
+        super()._attach(iterator, position)  # type: ignore[arg-type]
+        if self._first is None:
+            fetching = OperationRef.start(self._fed(), name=self._name)
+            self._first = weakref.ref(iterator)
             weakref.finalize(iterator, fetching.cancel).atexit = False
-        return iterator
+        elif self._first() is not iterator:
+            self._end_early()  # The first one has left, else there would be no other.
+
+    def _end_early(self) -> None:
+        self.finish(RuntimeError(f"the reader of {self._name} left before its end; {self._for_all_of_it}"))
+
+    async def _fed(self) -> None:
+        try:
+            await self._state.do(self._pump)
+        except Exception as error:
+            self.finish(error)
+        except asyncio.CancelledError:
+            self._end_early()
+            raise
 
     async def _pump(self, handle: SandboxHandle) -> None:
         chunks = self._fetch(handle)
@@ -63,12 +72,10 @@ class LazyStream(StreamReader[T]):
             async for chunk in chunks:
                 self.feed(chunk, self.total_bytes)
                 await self.ready()
-                if not self.reading:
+                if not self.reading or self._ended:
                     return
-        except Exception as error:
-            self.finish(error)
-        finally:
             self.finish()
+        finally:
             await chunks.aclose()  # type: ignore[attr-defined]
 
 

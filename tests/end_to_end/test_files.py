@@ -8,6 +8,7 @@ import resource
 import stat
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,83 @@ def test_upload_keeps_permission_bits(sandbox: Sandbox, tmp_path: Path) -> None:
     with pytest.raises(aviato.SandboxFileError):
         sandbox.download("/no/such", tmp_path / "none").result()
     assert [path.name for path in tmp_path.iterdir()] == ["program"]
+
+
+@pytest.mark.parametrize("when", ["before it began", "in the middle", "long after"])
+def test_a_file_whose_reader_has_left_is_never_taken_for_whole(sandbox: Sandbox, when: str) -> None:
+    sandbox.write_file("/tmp/large", bytes(8 << 20)).result()
+    stream = sandbox.read_file_streaming("/tmp/large")
+    reader = iter(stream)
+    if when != "before it began":
+        next(reader)
+    if when == "long after":
+        size = stream.total_bytes
+        while stream.total_bytes == size:
+            next(reader)
+    del reader
+    for _ in range(2):
+        with pytest.raises((RuntimeError, aviato.SandboxExecutionError), match="it is fetched once; ask for it again"):
+            list(stream)
+    assert sum(map(len, sandbox.read_file_streaming("/tmp/large"))) == 8 << 20
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_async_a_file_whose_reader_was_cancelled_is_never_taken_for_whole(served: Any, steps: int) -> None:
+    async def main() -> None:
+        async with Sandbox() as sandbox:
+            await sandbox.write_file("/tmp/large", bytes(8 << 20))
+            stream = sandbox.read_file_streaming("/tmp/large")
+
+            async def read() -> None:
+                async for _ in stream:
+                    await asyncio.sleep(60)
+
+            reading = asyncio.create_task(read())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.wait([reading])
+            with pytest.raises((RuntimeError, aviato.SandboxExecutionError), match="fetched once") if steps else nullcontext():
+                async with asyncio.timeout(20):
+                    assert sum([len(chunk) async for chunk in stream]) == 8 << 20
+
+    asyncio.run(main())
+
+
+def test_a_reader_of_a_file_that_is_cancelled_reads_on_where_it_was(served: Any) -> None:
+    async def main() -> None:
+        async with Sandbox() as sandbox:
+            await sandbox.write_file("/tmp/large", bytes(8 << 20))
+            reader = aiter(sandbox.read_file_streaming("/tmp/large"))
+            total = 0
+            while True:
+                reading = asyncio.create_task(anext(reader, b""))
+                await asyncio.sleep(0)
+                reading.cancel()
+                await asyncio.wait([reading])
+                piece = await anext(reader, b"") if reading.cancelled() else reading.result()
+                if not piece:
+                    break
+                total += len(piece)
+            assert total == 8 << 20
+
+    asyncio.run(main())
+
+
+def test_a_file_that_was_read_whole_is_read_again_where_it_was_kept(sandbox: Sandbox) -> None:
+    sandbox.write_file("/tmp/small", b"small").result()
+    stream = sandbox.read_file_streaming("/tmp/small")
+    assert list(stream) == list(stream) == [b"small"]
+    assert b"".join(sandbox.read_file_streaming("/tmp/small").raw()) == b"small"
+
+
+def test_a_file_that_cannot_be_asked_for_keeps_no_reader_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise aviato.SandboxUnavailableError("no way to the server")
+
+    monkeypatch.setattr("aviato.calls.sandbox_state.connect", refuse)
+    with pytest.raises(aviato.SandboxUnavailableError, match="no way"):
+        list(Sandbox(base_url="unix:///nowhere").read_file_streaming("/tmp/a"))
 
 
 def test_a_sleeping_source_delays_nobody(sandbox: Sandbox) -> None:

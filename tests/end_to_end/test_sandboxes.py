@@ -125,6 +125,21 @@ def test_main_command(served: Any) -> None:
 def test_logs_are_followed(served: Any) -> None:
     sandbox = Sandbox.run("sh", "-c", "for i in 1 2 3; do echo $i; sleep 0.2; done")
     assert list(sandbox.stream_logs(follow=True).lines()) == ["1", "2", "3"]
+    assert b"".join(sandbox.stream_logs(follow=True).raw()) == b"1\n2\n3\n"
+
+
+def test_logs_whose_reader_has_left_do_not_end_without_a_word(served: Any) -> None:
+    with Sandbox(command="sh", args=["-c", "echo 1; echo 2; exec sleep 60"]) as sandbox:
+        logs = sandbox.stream_logs(follow=True)
+        for line in logs.lines():
+            if line == "2":
+                break
+        again = []
+        with pytest.raises(RuntimeError, match="left before its end; it is fetched once; ask for it again"):
+            for line in logs.lines():
+                again.append(line)  # noqa: PERF402 - what came before the error counts
+        assert again == ["1", "2"]
+        assert next(sandbox.stream_logs(follow=True).lines()) == "1"
 
 
 def test_waiting_for_the_end(served: Any) -> None:
