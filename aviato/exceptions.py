@@ -127,6 +127,8 @@ class AviatoValidationError(AviatoError, ValueError):
 class OperationTimeoutError(AviatoError, TimeoutError):
     """`.result(timeout)` ran out. The work goes on: ask again later, or `.cancel()` it.
 
+    It is infrastructure where the command, or for other calls the sandbox, had not begun to run.
+
     Attributes:
         status_reason: of the sandbox, asked of the server then, where that was still pending and said why, such as `pulling`
             or `queued: place 3 in the server's queue`; else None.

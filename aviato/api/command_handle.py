@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aviato.bridge.operation import OperationRef
-from aviato.exceptions import AviatoError, SandboxExecutionError
+from aviato.exceptions import SandboxExecutionError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from aviato.calls.sandbox_state import SandboxState
     from aviato.core.execution import Execution
 
@@ -40,16 +38,11 @@ class CommandHandle(OperationRef[T], Generic[T]):
             raise SandboxExecutionError(f"{self._kind} {self.exec_id} did not start", reason="stdin_closed")
         return self._execution
 
-    def _timeout_error(self, timeout: float) -> Exception:
-        error = super()._timeout_error(timeout)
-        if isinstance(error, AviatoError):
-            # Before its start nothing inside can be to blame for the wait.
-            error.is_infrastructure = not self._has_begun
-        return error
-
-    def _asked_why(self) -> Coroutine[Any, Any, str | None] | None:
-        return None if self._has_begun else self._state.why_pending()
+    @property
+    def has_begun(self) -> bool:
+        """Whether it runs or has run: before that nothing inside can be to blame for the wait."""
+        return self._execution is not None and self._execution.started
 
     @property
-    def _has_begun(self) -> bool:
-        return self._execution is not None and self._execution.started
+    def _asked_state(self) -> SandboxState | None:
+        return None if self.has_begun else self._state

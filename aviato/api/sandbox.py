@@ -259,8 +259,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxSnapshots, San
         """Start it; resolves when the server, or its session's own queue, has accepted it. A second call joins the first."""
         self._state.used = True
         if self._start_ref is None or _failed(self._start_ref):
-            work = self._state.do(lambda handle: handle.accept())
-            self._start_ref = begin(work, f"start {self.sandbox_id}", shared=True, why=self._state.why_pending)
+            self._start_ref = self._state.begin(lambda handle: handle.accept(), f"start {self.sandbox_id}", shared=True)
         return self._start_ref
 
     @suggests
@@ -283,8 +282,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxSnapshots, San
         """The operation that stands for this sandbox in `aviato.wait`: that it runs."""
         self._state.used = True
         if self._running_ref is None or _failed(self._running_ref):
-            work = self._state.do(_wait_running)
-            self._running_ref = begin(work, f"wait for {self.sandbox_id}", shared=True, why=self._state.why_pending)
+            self._running_ref = self._state.begin(_wait_running, f"wait for {self.sandbox_id}", shared=True)
         return self._running_ref
 
     @suggests
@@ -307,7 +305,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxSnapshots, San
             await _wait_ended(handle, limit, raise_on_termination)
             return self
 
-        return begin(self._state.do(work), f"wait for the end of {self.sandbox_id}", shared=True)
+        return self._state.begin(work, f"wait for the end of {self.sandbox_id}", shared=True)
 
     @overload
     def stop(
@@ -401,7 +399,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxSnapshots, San
         Raises:
             SandboxNotFoundError: the server does not know it.
         """
-        return begin(self._state.do(lambda handle: handle.ask_status()), f"status of {self.sandbox_id}").result()
+        return self._state.begin(lambda handle: handle.ask_status(), f"status of {self.sandbox_id}").result()
 
     def __repr__(self) -> str:
         why = self.status_reason
@@ -439,6 +437,7 @@ async def _wait_running(handle: SandboxHandle) -> None:
 async def _wait_ended(handle: SandboxHandle, limit: float | None, raise_on_termination: bool) -> None:
     import asyncio
 
+    from aviato.calls.pending import why_pending
     from aviato.core.sandbox_endings import ending_error
 
     try:
@@ -447,8 +446,13 @@ async def _wait_ended(handle: SandboxHandle, limit: float | None, raise_on_termi
     except TimeoutError as error:
         if isinstance(error, AviatoError):
             raise
+        reason = await why_pending(handle)
+        pending = "" if reason is None else f" (pending: {reason})"
         raise SandboxTimeoutError(
-            f"sandbox {handle.sandbox_id} has not ended within {limit:g} s", sandbox_id=handle.sandbox_id, reason="wait_timeout"
+            f"sandbox {handle.sandbox_id} has not ended within {limit:g} s{pending}",
+            sandbox_id=handle.sandbox_id,
+            reason="wait_timeout",
+            is_infrastructure=not handle.may_have_run,
         ) from None
     ending = ending_error(info)
     failed = info.status is SandboxStatus.FAILED and info.returncode is None

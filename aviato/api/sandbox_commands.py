@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aviato.calls.sandbox_state import begin
 from aviato.exceptions import AviatoValidationError
 from aviato.values.parameters import suggests
 
@@ -229,7 +228,7 @@ class SandboxCommands:
             await handle.start()  # What its image is may be known only then.
             return await grade(handle, handle.create_fields or config.create, request)
 
-        return begin(self._state_in_use().do(work), f"grade {self._state.sandbox_id}")
+        return self._state_in_use().begin(work, f"grade {self._state.sandbox_id}")
 
     def stream_logs(self, *, follow: bool = False, tail_lines: int | None = None) -> StreamReader[str]:
         """Output of the main command, up to its last 16 MiB; with `follow` until it ends."""

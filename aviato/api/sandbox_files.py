@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from aviato import defaults as checks
 from aviato.calls.file_arguments import file_content, file_mode, file_path, link_choice, local_path
-from aviato.calls.sandbox_state import begin
 
 if TYPE_CHECKING:
     import os
@@ -128,8 +127,8 @@ class SandboxFiles:
 
     def _file(self, verb: str, path: str, work: Any) -> OperationRef[Any]:
         name = file_path(path)
-        done = self._state_in_use().do(lambda handle: work(_files(), handle, name))
-        return begin(done, f"{verb} {name!r} in {self._state.sandbox_id}")
+        state = self._state_in_use()
+        return state.begin(lambda handle: work(_files(), handle, name), f"{verb} {name!r} in {state.sandbox_id}")
 
     def _state_in_use(self) -> SandboxState:
         self._state.used = True

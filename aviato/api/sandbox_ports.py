@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aviato import defaults as checks
-from aviato.calls.sandbox_state import begin
 
 if TYPE_CHECKING:
     from aviato.bridge.operation import OperationRef
@@ -75,4 +74,4 @@ class SandboxPorts:
 
             return await wait_for_port(handle, number, limit)
 
-        return begin(self._state.do(work), f"wait for port {number} of {self._state.sandbox_id}")
+        return self._state.begin(work, f"wait for port {number} of {self._state.sandbox_id}")

@@ -66,7 +66,7 @@ class SandboxSnapshots:
             self._count()
             return taken
 
-        return begin(self._state.do(work), f"snapshot of {self._state.sandbox_id}")
+        return self._state.begin(work, f"snapshot of {self._state.sandbox_id}")
 
     def reset(self, to: str | Snapshot | None = None) -> OperationRef[None]:
         """Let it begin anew: with the files, processes, environment and network that it had just after its start.
@@ -95,7 +95,7 @@ class SandboxSnapshots:
             if self._state.metrics is not None:
                 self._state.metrics.was_reset()
 
-        return begin(self._state.do(work), f"reset {self._state.sandbox_id}")
+        return self._state.begin(work, f"reset {self._state.sandbox_id}")
 
     def fork(self, n: int = 1, **overrides: Unpack[ForkOptions]) -> _Children[Self]:
         """Sandboxes that begin with what this one has written by now, and share its data on disk until they change it.
@@ -136,7 +136,7 @@ class SandboxSnapshots:
             await handle.stop(grace_seconds)
             return taken
 
-        return begin(self._state.do(work), f"stop {self._state.sandbox_id} with a snapshot", shared=True)
+        return self._state.begin(work, f"stop {self._state.sandbox_id} with a snapshot", shared=True)
 
     def _count(self) -> None:
         if self._state.metrics is not None:

@@ -84,7 +84,7 @@ def as_completed(items: Iterable[T], timeout: float | None = None, *, progress: 
 
     Raises:
         OperationTimeoutError: from the iteration: the time ran out; what has not ended goes on. Its `status_reason` is that of
-            the first, where its sandbox is still pending.
+            the first, where its sandbox is still pending; infrastructure, where nothing of that has begun to run.
         TypeError: an item cannot be waited for.
     """
     return AsCompleted(items, timeout, progress)
@@ -136,29 +136,30 @@ class AsCompleted(Generic[T]):
     def __next__(self) -> T:
         key = self._completions.get(self._deadline, "as_completed()")
         if key is None:
-            first = self._close()
-            raise StopIteration if first is None else self._end(first.told_why())
+            left = self._close()
+            raise self._end(left, left[0].told_why(*left[1:])) if left else StopIteration
         return self._hand_out(key)
 
     async def __anext__(self) -> T:
         key = await self._completions.get_async(self._deadline)
         if key is None:
-            first = self._close()
-            raise StopAsyncIteration if first is None else self._end(await first.told_why_async())
+            left = self._close()
+            raise self._end(left, await left[0].told_why_async(*left[1:])) if left else StopAsyncIteration
         return self._hand_out(key)
 
     def _hand_out(self, key: int) -> T:
         self._progress.advance()
         return self._items.pop(key)
 
-    def _close(self) -> OperationRef[Any] | None:
-        """It is over; the first that has not ended."""
+    def _close(self) -> list[OperationRef[Any]]:
+        """It is over; what has not ended."""
         self._progress.close()
-        return next(iter(self._completions.refs.values()), None)
+        return list(self._completions.refs.values())
 
-    def _end(self, status_reason: str | None) -> OperationTimeoutError:
+    def _end(self, left: list[OperationRef[Any]], status_reason: str | None) -> OperationTimeoutError:
         assert self._timeout is not None
-        return not_all_ended(len(self._completions.refs), self._total, self._timeout, status_reason)
+        has_begun = any(ref.has_begun for ref in left)
+        return not_all_ended(len(left), self._total, self._timeout, status_reason, has_begun=has_begun)
 
 
 class _Pending(list[T]):

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from aviato.bridge.loop import SLICE_SECONDS, loop_thread
 from aviato.bridge.loop import check_blocking as check_blocking
@@ -21,11 +21,9 @@ from aviato.values.representation import cut
 from aviato.values.text import line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator, Iterable
 
     from aviato.bridge.stream import StreamReader
-
-    Why = Callable[[], Coroutine[Any, Any, str | None]]
 
 T = TypeVar("T")
 
@@ -35,28 +33,43 @@ WHY_SECONDS = 2.0
 """How long who waits no longer waits to be told why it was in vain."""
 
 
+class Startable(Protocol):
+    """What an operation is of, a sandbox, and may have to wait for before anything inside can hold it up."""
+
+    @property
+    def may_have_run(self) -> bool:
+        """Whether it has begun to run, or may have, as far as is known here; from any thread."""
+        ...
+
+    async def why_pending(self) -> str | None:
+        """What keeps it pending, asked now, in a second or so; None: nothing does, or nothing is said of that."""
+        ...
+
+
 class OperationRef(Handle, Generic[T]):
     """An operation under way. Wait with `.result()` or `await`, as often and from wherever you like; the outcome is kept."""
 
     # Subclasses call _start() from their own __init__; before that, or without it, collection must find these.
     _name: str = "operation"
     _seen: bool = True
-    _why: Why | None = None
+    _state: Startable | None = None
     _streams: tuple[StreamReader[Any], ...] = ()
     """What it writes: whoever waits for it cannot also go on reading."""
 
     @classmethod
-    def start(cls, coroutine: Coroutine[Any, Any, T], *, name: str, shared: bool = False, why: Why | None = None) -> Self:
+    def start(
+        cls, coroutine: Coroutine[Any, Any, T], *, name: str, shared: bool = False, state: Startable | None = None
+    ) -> Self:
         """Start a coroutine on the loop thread.
 
         Args:
             coroutine: the work.
             name: for messages, such as `"read_file '/tmp/x'"`.
             shared: several callers wait for the same work, so a cancelled waiter leaves and the work goes on.
-            why: asked on the loop thread, for whoever waits no longer, what keeps its sandbox pending; in a second or so.
+            state: of its sandbox, which is asked on the loop thread, for whoever waits no longer, what keeps it pending.
         """
         ref = cls.__new__(cls)
-        ref._why = why
+        ref._state = state
         ref._start(coroutine, name=name, shared=shared)
         return ref
 
@@ -156,37 +169,50 @@ class OperationRef(Handle, Generic[T]):
         return self._shared
 
     def _timeout_error(self, timeout: float) -> Exception:
-        return not_ended(self._title(), timeout, self.told_why())
+        reason = self.told_why()
+        return not_ended(self._title(), timeout, reason, has_begun=self.has_begun)
 
-    def told_why(self) -> str | None:
-        """What keeps its sandbox pending, asked now; None: nothing does, or nobody says so in time. Blocking."""
-        asked = self._ask_why()
+    @property
+    def has_begun(self) -> bool:
+        """Whether what runs inside may hold it up, as far as is known here."""
+        return self._state is None or self._state.may_have_run
+
+    def told_why(self, *others: OperationRef[Any]) -> str | None:
+        """What keeps its sandbox pending, asked now; None: nothing does, or nobody says so in time. Blocking.
+
+        Args:
+            others: whose sandboxes are asked, too, so that `has_begun` is right for them.
+        """
+        asked = self._ask_why(others)
         try:
             return None if asked is None else asked.result(WHY_SECONDS)
         except (TimeoutError, concurrent.futures.CancelledError):
             return None
 
-    async def told_why_async(self) -> str | None:
+    async def told_why_async(self, *others: OperationRef[Any]) -> str | None:
         """As `told_why`, on the caller's own loop."""
-        asked = self._ask_why()
+        asked = self._ask_why(others)
         if asked is None:
             return None
         waiter = asyncio.wrap_future(asked)
         await asyncio.wait((waiter,), timeout=WHY_SECONDS)
         return waiter.result() if waiter.done() and not waiter.cancelled() else None
 
-    def _ask_why(self) -> concurrent.futures.Future[str | None] | None:
-        asked = self._asked_why()
-        if asked is None:
+    def _ask_why(self, others: Iterable[OperationRef[Any]]) -> concurrent.futures.Future[str | None] | None:
+        states = {id(state): state for ref in (self, *others) if (state := ref._asked_state) is not None}
+        if not states:
             return None
+        asked = _asked(list(states.values()), of_first=self._asked_state is not None)
         try:
             return asyncio.run_coroutine_threadsafe(asked, self._thread.loop)
         except RuntimeError:  # The interpreter is ending.
             asked.close()
             return None
 
-    def _asked_why(self) -> Coroutine[Any, Any, str | None] | None:
-        return None if self._why is None else self._why()
+    @property
+    def _asked_state(self) -> Startable | None:
+        """Who can say what it waits for."""
+        return self._state
 
     def check_can_end(self) -> None:
         """Refuse to wait for what never ends here; called before a wait, and about once a second during it.
@@ -328,6 +354,12 @@ class OperationRef(Handle, Generic[T]):
         error = self._future.exception()
         if error is not None:
             logger.error("%s failed and nobody looked at it: %s: %s", self._title(), type(error).__name__, error)
+
+
+async def _asked(states: list[Startable], *, of_first: bool) -> str | None:
+    """Ask what each of them waits for, all at once; what the first says, if that is wanted."""
+    reasons = await asyncio.gather(*(state.why_pending() for state in states))
+    return reasons[0] if of_first else None
 
 
 def _resolve(waiter: asyncio.Future[None]) -> None:

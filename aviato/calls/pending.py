@@ -34,6 +34,9 @@ async def why_pending(handle: SandboxHandle) -> str | None:
     """The `status_reason` that a pending sandbox has now; None: it is pending no more, or nothing is said of that."""
     import asyncio
 
+    info = handle.info
+    if handle.is_known_to_be("running") and (info is None or info.status is not SandboxStatus.PENDING):
+        return None  # Whoever looks after a long command again and again costs no request each time.
     try:
         async with asyncio.timeout(ASK_SECONDS):
             await handle.ask_status()
@@ -66,4 +69,5 @@ async def wait_running(handle: SandboxHandle, seconds: float | None) -> None:
     except TimeoutError:
         if seconds is None or not limit.expired():
             raise
-        raise not_ended(f"wait for {handle.sandbox_id}", seconds, await why_pending(handle)) from None
+        reason = await why_pending(handle)
+        raise not_ended(f"wait for {handle.sandbox_id}", seconds, reason, has_begun=handle.may_have_run) from None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from aviato.bridge.operation import OperationRef, Why
+    from aviato.bridge.operation import OperationRef, Startable
     from aviato.calls.sandbox_config import Connection, SandboxConfig
     from aviato.core.beginning import Beginning
     from aviato.core.client import Client
@@ -130,6 +130,10 @@ class SandboxState:
         finally:
             handle.leave()
 
+    def begin(self, work: Callable[[SandboxHandle], Awaitable[T]], name: str, *, shared: bool = False) -> OperationRef[T]:
+        """Start an operation on the loop thread, as `do`; whoever waits no longer is told what the sandbox waits for."""
+        return begin(self.do(work), name, shared=shared, state=self)
+
     def stop(self, grace_seconds: float, *, missing_ok: bool) -> OperationRef[None]:
         """End it; from any thread."""
         self.stopped = True
@@ -153,6 +157,11 @@ class SandboxState:
 
         position = None if self._handle is None else self._handle.queue_position
         return status_reason(self.last_seen, position, self.waits_for)
+
+    @property
+    def may_have_run(self) -> bool:
+        """Whether it has begun to run, or may have, as far as is known here."""
+        return self.accepted if self._handle is None else self._handle.may_have_run
 
     async def why_pending(self) -> str | None:
         """What it waits for, asked of the server now; None: nothing is said of that. On the loop thread."""
@@ -224,11 +233,11 @@ def hold_too(sandbox_id: str, sandbox: object) -> None:
         state.hold(sandbox)
 
 
-def begin(work: Coroutine[Any, Any, T], name: str, *, shared: bool = False, why: Why | None = None) -> OperationRef[T]:
+def begin(work: Coroutine[Any, Any, T], name: str, *, shared: bool = False, state: Startable | None = None) -> OperationRef[T]:
     """Start an operation on the loop thread; the arguments are those of `OperationRef.start`."""
     from aviato.bridge.operation import OperationRef
 
-    return OperationRef.start(work, name=name, shared=shared, why=why)
+    return OperationRef.start(work, name=name, shared=shared, state=state)
 
 
 def connect(connection: Connection, metrics: Metrics | None = None) -> tuple[Client, Lease]:

@@ -155,6 +155,13 @@ class KnownSandbox:
         ended = self.stopped or (status is not None and status.is_terminal)
         return ended or (until == "running" and self._seen_running)
 
+    @property
+    def may_have_run(self) -> bool:
+        """Whether it has begun to run, as far as is known here; in doubt, what the server has and was not heard of since."""
+        if self.is_known_to_be("running"):
+            return True
+        return self.accepted if self.info is None else self.info.status is not SandboxStatus.PENDING
+
     def has_failed(self, error: AviatoError) -> None:
         """A call failed; if that was by the end of the sandbox, what is known of it is out of date."""
         if isinstance(error, SandboxImageError) and error.reason == IMAGE_PULL_FAILED:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import types
 
     from aviato.api.session import Session
+    from aviato.calls.sandbox_state import SandboxState
     from aviato.core.lifecycle import SandboxHandle
     from aviato.functions.options import FunctionOptions
     from aviato.results import ProcessResult
@@ -63,6 +64,11 @@ class Call:
         self._parts = parts
         self._begun = False
 
+    @property
+    def state(self) -> SandboxState:
+        """Of its sandbox."""
+        return self._sandbox._state
+
     async def run(self) -> Any:
         """What the function returns. Whatever comes of it, the sandbox is stopped at the end."""
         self._begun = True
@@ -84,7 +90,7 @@ class Call:
         """The content of the file that the driver leaves, or None if there is none."""
         name = f"{self._options.temp_dir}/aviato-{os.urandom(8).hex()}"
         # The function's part is one object for all calls of a `map`; joined to each call's own it would be as many.
-        state, parts = self._sandbox._state, self._parts
+        state, parts = self.state, self._parts
         place = await state.do(lambda handle: _hand_over(handle, name, parts))
         self._parts = parts = ()
         process = self._sandbox.exec(["python3", "-u", "-X", "faulthandler", "-c", _BOOT, f"{place}.call", f"{place}.result"])
@@ -101,7 +107,7 @@ class Call:
             return None
 
     def _limit(self) -> float:
-        return self._sandbox._state.config.exec_timeout_seconds
+        return self.state.config.exec_timeout_seconds
 
     async def _stop(self) -> None:
         try:

@@ -104,6 +104,7 @@ class RemoteFunction(Wrapper, Generic[P, T]):
         for call in prepare(self._session, self.__wrapped__, self._options, calls):
             handle: FunctionCall[T] = FunctionCall.__new__(FunctionCall)
             handle._call = call
+            handle._state = call.state
             handle._start(call.run(), name=f"call {self.__name__}() in {call.sandbox_id}")
             handles.append(handle)
         return handles

@@ -17,6 +17,7 @@ import pytest
 
 import aviato
 from aviato import AsyncClient, Sandbox, Session
+from aviato.core import following
 from aviato.core.client import Client
 
 
@@ -56,6 +57,79 @@ def test_further_ones_wait_in_order_and_say_where(served: Any) -> None:
         made[4].wait(10)
         assert session.get_metrics()["aviato/max_startup_seconds"] > 0.3
     assert all(sandbox.status.is_terminal for sandbox in made)
+
+
+def calls_on(session: Session, sandbox: Sandbox) -> dict[str, Callable[[float], object]]:
+    """Ways to wait for something of a sandbox, each with a number of seconds."""
+
+    @session.function()
+    def function() -> int:
+        return 1
+
+    def command() -> aviato.Process:
+        return sandbox.exec(["sleep", "60"])
+
+    files = {"test_a.py": b"def test_a(): time.sleep(60)"}
+    grading = sandbox.grade(files, ["python", "-m", "pytest", "test_a.py"])
+    return {
+        "exec": command().result,
+        "write_file": sandbox.write_file("solution.py", b"x").result,
+        "read_file": sandbox.read_file("solution.py").result,
+        "upload": sandbox.upload(__file__, "copy").result,
+        "Sandbox.wait": sandbox.wait,
+        "wait_until_complete": lambda seconds: sandbox.wait_until_complete(seconds).result(),
+        "wait_until_complete.result": sandbox.wait_until_complete().result,
+        "as_completed, a sandbox": lambda seconds: list(aviato.as_completed([sandbox], seconds)),
+        "as_completed, more": lambda seconds: list(aviato.as_completed([command(), sandbox, sandbox.stat(".")], seconds)),
+        "function": function().result,
+        "grade": grading.result,
+        "snapshot": sandbox.snapshot().result,
+    }
+
+
+def test_who_waits_in_vain_for_a_place_does_not_blame_the_task(served: Any) -> None:
+    with Session(max_concurrency=1) as session:
+        holder = session.sandbox().wait()
+        errors: dict[str, Any] = {}
+        for what, call in calls_on(session, session.sandbox()).items():
+            with pytest.raises(TimeoutError) as caught:
+                call(0.05)
+            errors[what] = caught.value
+        assert {what: str(error) for what, error in errors.items() if "queued: place " not in str(error)} == {}
+        assert [what for what, error in errors.items() if not error.is_infrastructure] == []
+        assert holder.status == "running"
+
+
+def test_who_waits_in_vain_for_a_place_on_the_server_does_not_blame_the_task(
+    make_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AVIATO_BASE_URL", make_server(max_sandboxes=1).url)
+    with Session() as session:
+        first, second = session.sandbox().wait(), session.sandbox()
+        writing = second.write_file("x", b"x")
+        until(lambda: second.get_status() == "pending")
+        for call in (writing.result, second.wait, lambda seconds: list(aviato.as_completed([writing, second], seconds))):
+            with pytest.raises(aviato.OperationTimeoutError, match="place 1 in the server's queue") as caught:
+                call(0.1)
+            assert caught.value.is_infrastructure
+        first.stop().result()
+
+
+def test_who_waits_in_vain_for_what_runs_may_blame_the_task(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nobody has told this process yet that the sandbox runs: it is asked about then."""
+    monkeypatch.setattr(following, "SOON_SECONDS", 60.0)
+    with Session(max_concurrency=1) as session:
+        sandbox = session.sandbox()
+        ending = sandbox.wait_until_complete()
+        until(lambda: sandbox.sandbox_id in [one.sandbox_id for one in Sandbox.list(status="running").result()])
+        assert sandbox.status == "pending"
+        queued = session.sandbox().exec(["true"])
+        with pytest.raises(aviato.OperationTimeoutError, match="the first is pending") as caught:
+            list(aviato.as_completed([queued, ending], 0.1))
+        assert not caught.value.is_infrastructure
+        with pytest.raises(aviato.OperationTimeoutError) as caught:
+            ending.result(0.1)
+        assert not caught.value.is_infrastructure and caught.value.status_reason is None
 
 
 def test_every_end_makes_room(served: Any) -> None:
