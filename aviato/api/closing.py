@@ -20,10 +20,17 @@ class Closing:
         def close(self) -> OperationRef[None]:
             """End it."""
 
+    @property
+    def _ends_here(self) -> bool:
+        """Whether the end of a block in this process is its end; in a forked child it may be left to the parent."""
+        return True
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not self._ends_here:
+            return
         try:
             self.close().result()
         except Exception as failure:
@@ -35,6 +42,8 @@ class Closing:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._ends_here:
+            return
         try:
             await self.close()
         except Exception as failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 class Pool(Closing):
     """Sandboxes of one kind that a server keeps ready. `Session.pool` makes one; use it with `with` or `async with`.
 
-    Where none is ready, `sandbox()` gives one that starts as any other. The warm-up commands have run in either.
+    Where none is ready, `sandbox()` gives one that starts as any other. The warm-up commands have run in either. A forked child
+    that leaves the block leaves the pool to its parent.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Pool(Closing):
         make: Callable[[SandboxConfig], Sandbox],
         counts: BuildCounts,
     ) -> None:
+        self._pid = os.getpid()
         self._pool_id = new_pool_id()
         self._size = size
         self._fields = {**fields, "pool_id": self._pool_id}
@@ -90,6 +93,10 @@ class Pool(Closing):
 
             self._closing = begin(call(self._config.connection, work), "close a pool", shared=True)
         return self._closing
+
+    @property
+    def _ends_here(self) -> bool:
+        return self._pid == os.getpid()
 
     def _made_with(self, options: SandboxOptions) -> SandboxConfig:
         config = self._config_of(options)

@@ -48,7 +48,8 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxSnapshots, San
     """An isolated place for commands. Making the object does no I/O; the sandbox starts at its first use.
 
     Use it with `with` or `async with` (stopped at the end), `await` it (started, and running), or make it through a
-    `Session`. Whatever this process made is stopped when the process ends, unless `detached=True`.
+    `Session`. Whatever this process made is stopped when the process ends, unless `detached=True`. A forked child uses it and
+    does not own it: the block's end there leaves it to the parent.
     """
 
     @suggests
@@ -351,6 +352,8 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxSnapshots, San
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not self._state.is_of_this_process:
+            return
         try:
             self.stop(missing_ok=True).result()
         except Exception as failure:
@@ -369,6 +372,8 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxSnapshots, San
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._state.is_of_this_process:
+            return
         try:
             await self.stop(missing_ok=True)
         except Exception as failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ class StreamWriter:
     ) -> None:
         self._input = CommandInput(send, send_eof, name=name)
         self._of = of
+        self._pid = os.getpid()
         self._name = name
         self._closed: str | None = None
         self._closing: OperationRef[None] | None = None
@@ -52,10 +54,12 @@ class StreamWriter:
         Raises:
             TypeError: not bytes.
             SandboxExecutionError: closed, or the command has ended (reason `stdin_closed`).
+            RuntimeError: the command was begun by another process, before a fork.
         """
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError(f"write() takes bytes, not {type(data).__name__}; for text use writeline(), or encode it")
         content = bytes(data)
+        self._check_process()
         with self._order:
             self._check()
             return OperationRef.start(self._input.write(content), name=f"write to {self._name}")
@@ -67,7 +71,12 @@ class StreamWriter:
         return self.write(encode(f"{line}\n"))
 
     def close(self) -> OperationRef[None]:
-        """End of input, after all that was written; a second call joins the first."""
+        """End of input, after all that was written; a second call joins the first.
+
+        Raises:
+            RuntimeError: the command was begun by another process, before a fork.
+        """
+        self._check_process()
         with self._order:
             if self._closing is None:
                 # After a broken write the command still waits for the end of its input.
@@ -79,6 +88,14 @@ class StreamWriter:
     def mark_closed(self, why: str) -> None:
         """The command has ended: later writes say so."""
         self._closed = self._closed or f"{self._name} is closed: {why}"
+
+    def _check_process(self) -> None:
+        # Each side would count its own bytes alone, so that what the other one writes next is taken for a repeat of them.
+        if self._pid != os.getpid():
+            raise RuntimeError(
+                f"{self._name} is written by process {self._pid}, which began the command before the fork; "
+                "only that process can write to it or close it"
+            )
 
     def _check(self) -> None:
         if (why := self._why_closed) is not None:

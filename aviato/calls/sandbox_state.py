@@ -180,6 +180,11 @@ class SandboxState:
         return None if self._handle is None else self._handle.waits_for
 
     @property
+    def is_of_this_process(self) -> bool:
+        """Whether this process made the object, and not its parent before a fork."""
+        return self._pid == os.getpid()
+
+    @property
     def is_accepted(self) -> bool:
         """Whether the server is known to have it."""
         return self.accepted or (self._handle is not None and self._handle.accepted)
@@ -208,7 +213,7 @@ class SandboxState:
         from aviato.bridge.loop import running_loop_thread
 
         thread = running_loop_thread()
-        if self._pid == os.getpid() and thread is not None and thread.usable:
+        if self.is_of_this_process and thread is not None and thread.usable:
             try:
                 # One round later: operations asked for before have taken their first step then, and are counted.
                 thread.loop.call_soon_threadsafe(thread.loop.call_soon, self._let_go)

@@ -43,6 +43,82 @@ def test_a_forked_child_works_and_the_parent_s_request_finishes(served: Any, scr
     assert (done.stdout, done.stderr, done.returncode) == ("ok\n", "", 0)
 
 
+def test_a_forked_child_that_leaves_a_block_ends_nothing_of_its_parent_s(served: Any, script: Any) -> None:
+    done = script("""
+        import asyncio, os, sys, aviato
+
+        def in_child(leave):
+            pid = os.fork()
+            if pid:
+                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+            else:
+                leave()
+
+        def leave():
+            assert sandbox.exec(["echo", "child"]).result(60).stdout == "child\\n"
+            sys.exit(7)
+
+        def leave_by_error():
+            raise LookupError
+
+        with aviato.Session() as session, aviato.Sandbox() as sandbox:
+            running = sandbox.exec(["cat"], stdin=True)
+            in_child(leave)
+            try:
+                with session.sandbox() as inner:
+                    inner.wait()
+                    in_child(leave_by_error)
+                    assert inner.exec(["echo", "inner"]).result(60).stdout == "inner\\n"
+            except LookupError:
+                os._exit(7)
+            running.stdin.writeline("parent").result(60)
+            running.stdin.close().result(60)
+            assert running.result(60).stdout == "parent\\n"
+
+        async def main():
+            async with aviato.Sandbox() as sandbox:
+                await sandbox
+                block = sandbox.__aexit__(None, None, None)
+                in_child(lambda: leave_async(block))
+                block.close()
+                assert (await sandbox.exec(["echo", "async"])).stdout == "async\\n"
+
+        def leave_async(block):
+            try:
+                block.send(None)
+            except StopIteration:  # Nothing was waited for.
+                os._exit(7)
+
+        asyncio.run(main())
+        print("ok")
+    """)
+    assert (done.stdout, done.stderr, done.returncode) == ("ok\n", "", 0)
+
+
+def test_a_forked_child_does_not_write_to_its_parent_s_command(served: Any, script: Any) -> None:
+    done = script("""
+        import os, aviato
+        with aviato.Sandbox() as sandbox:
+            process = sandbox.exec(["cat"], stdin=True)
+            process.stdin.writeline("first").result(60)
+            pid = os.fork()
+            if pid == 0:
+                refused = 0
+                for call in (lambda: process.stdin.write(b"CHILD"), lambda: process.stdin.writeline("x"), process.stdin.close):
+                    try:
+                        call().result(60)
+                    except RuntimeError as error:
+                        refused += f"process {os.getppid()}" in str(error)
+                os._exit(refused)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+            process.stdin.writeline("second and more").result(60)
+            process.stdin.close().result(60)
+            assert process.result(60).stdout == "first\\nsecond and more\\n"
+        print("ok")
+    """)
+    assert (done.stdout, done.stderr, done.returncode) == ("ok\n", "", 0)
+
+
 def test_a_start_is_counted_by_the_process_that_made_it_and_not_again_by_its_children(served: Any, script: Any) -> None:
     ran = script("""
         import os

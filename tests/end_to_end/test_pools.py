@@ -257,6 +257,25 @@ def test_another_server_makes_it_anew(make_server: Any, monkeypatch: pytest.Monk
         assert run(pool.sandbox(), "ls /root") == "warm\n"
 
 
+def test_a_forked_child_that_leaves_the_block_closes_nothing(server: Any, script: Any) -> None:
+    done = script(
+        """
+        import os, sys, aviato
+        with aviato.Session() as session, session.pool(1) as pool:
+            while pool.ready().result(60) < 1:
+                pass
+            pid = os.fork()
+            if pid == 0:
+                sys.exit(7)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+            assert pool.ready().result(60) == 1
+        print("ok")
+        """,
+        AVIATO_BASE_URL=server.url,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("ok\n", "", 0)
+
+
 def test_closing_leaves_what_was_handed_out(make_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server = make_server()
     monkeypatch.setenv("AVIATO_BASE_URL", server.url)
