@@ -43,7 +43,7 @@ class Gate:
 
 def wait_done(ref):
     ended = threading.Event()
-    ref.add_done_callback(lambda _: ended.set())
+    ref._when_done(lambda _: ended.set())
     assert ended.wait(10)
 
 

@@ -384,7 +384,7 @@ class Sandbox(SandboxCommands, SandboxFiles, SandboxPorts, SandboxSnapshots, San
     def _abandon(self) -> OperationRef[None]:
         """Entering failed or was interrupted: nobody will call exit."""
         abandoned = self.stop(missing_ok=True)
-        abandoned.add_done_callback(lambda ref: ref.exception())
+        abandoned._when_done(lambda ref: ref.exception())
         return abandoned
 
     async def _abandon_async(self, error: BaseException) -> None:

@@ -301,7 +301,7 @@ class _Watch:
             created = _Watch()
             watch = _watches.setdefault(ref, created)
             if watch is created:
-                ref.add_done_callback(watch._tell)
+                ref._when_done(watch._tell)
         return watch
 
     def listen(self, ref: OperationRef[Any], completions: weakref.ref[_Completions], key: int) -> None:

@@ -132,7 +132,7 @@ class OperationRef(Handle, Generic[T]):
         self._seen = True
         return self._future.exception()
 
-    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+    def _when_done(self, callback: Callable[[Self], object]) -> None:
         """Call back with this handle when it has ended, from whichever thread ends it; at once if it has."""
         # The future keeps its callbacks for good: holding the handle, they would keep a forgotten failure from being logged.
         weak = weakref.ref(self)
@@ -338,6 +338,15 @@ class OperationRef(Handle, Generic[T]):
         # Once: waiters that are cancelled together must not cancel the clean-up that each of them waits for.
         if self._task is not None and not self._task.cancelling():
             self._task.cancel()
+
+    def _no_attribute(self, name: str) -> str:
+        if name == "add_done_callback":
+            # `asyncio.wait` takes whatever has it for a future of its own loop, and would wait for ever.
+            return (
+                f"{type(self).__name__!r} object has no attribute {name!r}; it is a handle and no future of a loop: "
+                "use `aviato.wait()` or `aviato.as_completed()`, or `await` it"
+            )
+        return super()._no_attribute(name)
 
     def __repr__(self) -> str:
         return cut(f"<{type(self).__name__} {line(self._title())}: {self._state_shown()}>")

@@ -142,7 +142,7 @@ class AviatoProvider:
                 return 0.0
             return _score(scripts.read(record, nonce))
         finally:
-            sandbox.stop(0, missing_ok=True).add_done_callback(lambda ref: ref.exception())
+            sandbox.stop(0, missing_ok=True)._when_done(lambda ref: ref.exception())
 
 
 def _score(value: scripts.Value | None) -> float:

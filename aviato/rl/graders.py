@@ -233,4 +233,4 @@ def let_go(session: Session, state: SandboxState) -> None:
         if stopping.exception() is None:
             session._forget(sandbox_id)
 
-    state.stop(0, missing_ok=True).add_done_callback(ended)
+    state.stop(0, missing_ok=True)._when_done(ended)

@@ -156,9 +156,9 @@ def test_done_callbacks_come_once_with_the_ref():
     calls = []
     called = threading.Event()
     ref = start(asyncio.sleep(0.05))
-    ref.add_done_callback(lambda ended: (calls.append(ended), called.set()))
+    ref._when_done(lambda ended: (calls.append(ended), called.set()))
     assert called.wait(5)
-    ref.add_done_callback(calls.append)
+    ref._when_done(calls.append)
     assert calls == [ref, ref]
 
 
@@ -506,6 +506,20 @@ def test_an_attribute_of_the_outcome_says_what_is_missing():
     assert not hasattr(ref, "__array__") and copy.copy(ref.result(5)) == "text"
 
 
+def test_asyncio_does_not_take_a_handle_for_a_future_of_its_loop(run):
+    """It would wait for ever: the callback comes on another thread, which wakes nobody."""
+
+    async def main():
+        async with asyncio.timeout(5):
+            with pytest.raises(AttributeError, match=r"no future of a loop: use `aviato.wait\(\)` .*, or `await` it"):
+                await asyncio.wait([ref])
+            done, pending = await asyncio.wait([asyncio.ensure_future(ref)])
+            return [task.result() for task in done], pending
+
+    ref = start(asyncio.sleep(0.2, "value"))
+    assert run(main()) == (["value"], set())
+
+
 # -- forgotten failures
 
 
@@ -566,7 +580,7 @@ async def awaiting(ref):
 
 def ended(ref):
     over = threading.Event()
-    ref.add_done_callback(lambda _: over.set())
+    ref._when_done(lambda _: over.set())
     assert over.wait(5)
 
 

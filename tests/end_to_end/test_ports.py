@@ -89,7 +89,7 @@ def fetch(url: str, data: bytes | None = None) -> tuple[int, bytes]:
 def serve(sandbox: Any, source: str, *arguments: str) -> Any:
     """Start a program that stays."""
     process = sandbox.exec(["python3", "-c", source, *arguments], timeout_seconds=120)
-    process.add_done_callback(lambda ref: ref.exception())
+    process._when_done(lambda ref: ref.exception())
     return process
 
 

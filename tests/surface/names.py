@@ -139,8 +139,7 @@ LATER: set[str] = {
 """What is not there yet: the work that brings a name takes it off this list."""
 
 PLUMBING: set[str] = {
-    *_of("OperationRef", "start", "add_done_callback", "check_can_end", "has_begun", "leave_streams", "told_why"),
-    *_of("OperationRef", "told_why_async"),
+    *_of("OperationRef", "start", "check_can_end", "has_begun", "leave_streams", "told_why", "told_why_async"),
     *_of("StreamReader", "collected", "detach_own", "feed", "finish", "offset", "reading", "ready", "skip"),
     *_of("StreamReader", "total_bytes"),
     *_of("StreamWriter", "mark_closed"),

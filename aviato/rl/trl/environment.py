@@ -147,7 +147,7 @@ class SandboxEnvironment:
         self._sandbox = (self._session or shared_session()).sandbox(**self._options)
         if isinstance(row.get(FILES), Mapping):
             self._prepared = OperationRef.start(self._prepare(self._sandbox, row), name="prepare an episode", shared=True)
-            self._prepared.add_done_callback(lambda ref: ref.exception())
+            self._prepared._when_done(lambda ref: ref.exception())
 
     async def _prepare(self, sandbox: Sandbox, row: Mapping[str, Any]) -> None:
         """What happens before the first tool call; override it for more."""
