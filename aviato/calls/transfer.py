@@ -1,6 +1,6 @@
 """Bytes between a sandbox and the caller's side: streams that begin when they are read, and sources.
 
-Nothing of the caller's runs on the loop thread: a plain source is read in a worker thread, an async one on its own loop.
+Nothing of the caller's runs on the loop thread: a plain source is read on a thread of its own, an async one on its own loop.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from aviato.bridge.operation import OperationRef
 from aviato.bridge.stream import StreamReader
+from aviato.system.own_thread import OwnThread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -82,16 +83,18 @@ class LazyStream(StreamReader[T]):
 def source(value: Any) -> AsyncIterator[bytes]:
     """Chunks of what a caller gave: an iterable, a binary file, or an async iterable of the loop that runs now.
 
+    What is iterable in both ways, such as a stream of another sandbox, is read as the caller would: async where a loop runs.
+
     Raises:
         TypeError: nothing of these, or an async iterable without a loop to run it on.
     """
     if isinstance(value, (str, bytes, bytearray)):
         raise TypeError(f"the source must yield chunks of bytes; for one {type(value).__name__} use write_file()")
     if isinstance(value, AsyncIterable):
-        try:
-            return _from_loop(value, asyncio.get_running_loop())
-        except RuntimeError:
-            raise TypeError("an async source needs a running event loop at the call; pass a plain iterable here") from None
+        if (loop := asyncio._get_running_loop()) is not None:
+            return _from_loop(value, loop)
+        if not isinstance(value, Iterable):
+            raise TypeError("an async source needs a running event loop at the call; pass a plain iterable here")
     if hasattr(value, "read"):
         return _from_thread(iter(lambda: value.read(CHUNK_BYTES), b""))
     if isinstance(value, Iterable):
@@ -100,9 +103,13 @@ def source(value: Any) -> AsyncIterator[bytes]:
 
 
 async def _from_thread(chunks: Iterable[Any]) -> AsyncIterator[bytes]:
-    iterator = iter(chunks)
-    while (chunk := await asyncio.to_thread(next, iterator, _END)) is not _END:
-        yield _checked(chunk)
+    thread = OwnThread("aviato-source")
+    try:
+        iterator = await thread.run(iter, chunks)
+        while (chunk := await thread.run(next, iterator, _END)) is not _END:
+            yield _checked(chunk)
+    finally:
+        thread.end()
 
 
 async def _from_loop(chunks: AsyncIterable[Any], loop: asyncio.AbstractEventLoop) -> AsyncIterator[bytes]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import resource
 import stat
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 
 import aviato
-from aviato import Sandbox, SandboxDefaults
+from aviato import Sandbox, SandboxDefaults, Session
 
 
 def test_write_and_read(sandbox: Sandbox) -> None:
@@ -193,6 +195,47 @@ def test_a_sleeping_source_delays_nobody(sandbox: Sandbox) -> None:
     assert time.monotonic() - begin < 0.8
     writing.result()
     assert sandbox.read_file("/tmp/slow").result() == b"beginend"
+
+
+def test_many_sources_that_stand_still_delay_nobody(session: Session, tmp_path: Path) -> None:
+    """More than the loop has worker threads, which all other calls share."""
+    sandbox = session.sandbox()
+    (tmp_path / "small").write_bytes(b"small")
+    reading = threading.Semaphore(0)
+    pieces: list[queue.Queue[bytes]] = [queue.Queue() for _ in range(40)]
+
+    def chunks(own: queue.Queue[bytes]) -> Iterator[bytes]:
+        reading.release()
+        yield from iter(own.get, b"")
+
+    writing = [sandbox.write_file_streaming(f"log-{number}", chunks(own)) for number, own in enumerate(pieces)]
+    try:
+        for _ in pieces:
+            assert reading.acquire(timeout=10)
+        session.sandbox().upload(tmp_path / "small", "small").result(10)
+        assert writing[0].cancel()
+        with pytest.raises(aviato.OperationCancelledError):
+            writing[0].result(10)
+    finally:
+        for own in pieces:
+            own.put(b"x")
+            own.put(b"")
+    aviato.results(writing[1:])
+    assert sandbox.read_file("log-39").result() == b"x"
+
+
+def test_a_stream_of_one_sandbox_is_a_source_for_another(session: Session) -> None:
+    one, other = session.sandbox(), session.sandbox()
+    content = bytes(range(256)) * 4096 * 3
+    one.write_file("x", content).result()
+    other.write_file_streaming("x", one.read_file_streaming("x")).result()
+    assert other.read_file("x").result() == content
+
+    async def main() -> None:
+        await other.write_file_streaming("y", one.read_file_streaming("x"))
+
+    asyncio.run(main())
+    assert other.read_file("y").result() == content
 
 
 def test_a_source_that_fails_leaves_the_old_content(sandbox: Sandbox) -> None:
