@@ -37,7 +37,8 @@ class AsyncProcess(AsyncCommand[ProcessResult]):
 
         self.exec_id: str = request["exec_id"]
         out, err = attach or (0, 0)
-        kept: dict[str, Any] = {"text": text, "of": self.exec_id, "max_output_bytes": max_bytes}
+        loop = asyncio.get_running_loop()
+        kept: dict[str, Any] = {"text": text, "of": self.exec_id, "max_output_bytes": max_bytes, "loop": loop}
         self.stdout: StreamReader[Any] = StreamReader("stdout", offset=out, **kept)
         self.stderr: StreamReader[Any] = StreamReader("stderr", offset=err, **kept)
         self._command: tuple[str, ...] = tuple(request["command"])

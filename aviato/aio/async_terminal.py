@@ -22,10 +22,11 @@ class AsyncTerminal(AsyncCommand[TerminalResult]):
     def __init__(self, handle: SandboxHandle, request: dict[str, Any]) -> None:
         self.exec_id: str = request["exec_id"]
         self.command: tuple[str, ...] = tuple(request["command"])
-        self.output: StreamReader[bytes] = StreamReader(name="output", text=False, of=self.exec_id)
+        loop = asyncio.get_running_loop()
+        self.output: StreamReader[bytes] = StreamReader(name="output", text=False, of=self.exec_id, loop=loop)
         self._streams = (self.output,)
         self._execution = terminal_execution(handle, request, self.output)
-        self._task = asyncio.get_running_loop().create_task(terminal_result(self._execution))
+        self._task = loop.create_task(terminal_result(self._execution))
         self._task.add_done_callback(self._finish)
 
     async def resize(self, width: int, height: int) -> None:

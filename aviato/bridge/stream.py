@@ -42,6 +42,7 @@ class StreamReader(Handle, Collection, Generic[T]):
 
     _for_all_of_it = "iterate while the command runs, or raise max_output_bytes"
     _instead = "; it is a stream: iterate it, or take the outcome of its command, which has all of it"
+    _loop: asyncio.AbstractEventLoop | None = None
 
     def __init__(
         self,
@@ -51,8 +52,21 @@ class StreamReader(Handle, Collection, Generic[T]):
         of: str = "",
         max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
         offset: int = 0,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
+        """A stream of which nothing has come.
+
+        Args:
+            name: for messages.
+            text: whether it yields text.
+            of: whose it is, for messages.
+            max_output_bytes: how much is kept.
+            offset: where it begins.
+            loop: of the caller's, if it is written there: who blocks that one would wait for ever.
+        """
         super().__init__(max_output_bytes, offset)
+        if loop is not None:
+            self._loop = loop
         self._name = name
         self._of = of
         self._text = text
@@ -250,6 +264,8 @@ class StreamIterator(Generic[T]):
             stream._attach(self, self._position)
             with stream._lock:
                 if not stream._live and not stream._ended:
+                    if stream._loop is not None and stream._loop is asyncio._get_running_loop():
+                        raise RuntimeError(f"iterating {stream._name} would block the loop it comes on; use `async for` here")
                     check_blocking(f"iterating {stream._name}")
                     while not stream._live and not stream._ended and self._attached():
                         stream._await_arrival()

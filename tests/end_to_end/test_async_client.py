@@ -63,6 +63,26 @@ def test_streaming_and_stdin(served: Any) -> None:
     asyncio.run(main())
 
 
+def test_blocking_reading_on_the_loop_that_the_output_comes_on_is_refused(served: Any) -> None:
+    """It would wait for ever."""
+
+    async def main() -> None:
+        async with AsyncClient() as client, await client.sandbox() as sandbox:
+            process = sandbox.spawn(["sh", "-c", "echo one; cat"], stdin=True)
+            with pytest.raises(RuntimeError, match=r"iterating stdout would block .* use `async for` here"):
+                for _ in process.stdout:
+                    raise AssertionError
+            terminal = sandbox.shell(["cat"])
+            with pytest.raises(RuntimeError, match="iterating output would block"):
+                list(terminal.output)
+            assert await asyncio.to_thread(next, iter(process.stdout.lines())) == "one"
+            await process.close_stdin()
+            assert (await process).stdout == "one\n"
+            assert list(process.stdout) == ["one\n"]
+
+    asyncio.run(main())
+
+
 def test_cancelling(served: Any) -> None:
     async def main() -> None:
         async with AsyncClient() as client, await client.sandbox() as sandbox:
