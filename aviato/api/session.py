@@ -129,7 +129,7 @@ class Session(Closing):
         """A sandbox of this session, without the object by which a caller holds it."""
         self._enter_process()
         state = SandboxState(new_sandbox_id(), config, metrics=self._metrics)
-        state.slots, state.fork, state.sibling = self._slots, fork, self._child
+        state.slots, state.fork, state.sibling, state.on_ended = self._slots, fork, self._child, self._forget
         with self._lock:
             self._check_open()
             if not _detached(config):
@@ -285,7 +285,7 @@ class Session(Closing):
         return begin(call(self._connection, work), "prefetch images")
 
     def _forget(self, sandbox_id: str) -> None:
-        """A sandbox of one call has ended: nothing is left to do about it."""
+        """A sandbox has ended: nothing is left to do about it."""
         self._made.pop(sandbox_id, None)
 
     @property
@@ -393,16 +393,15 @@ class Session(Closing):
 
         if self._slots is not None:
             self._slots.close()
-        ids = set(self._made)
+        made = dict(self._made)  # What ends meanwhile is forgotten.
+        ids = set(made)
         pools = await asyncio.gather(*(pool.close() for pool in self._pools), return_exceptions=True)
         if len(ids) > _ASK_FIRST:
             # Those that the server has not accepted yet are in no list of its, and may be there a moment later.
             starting = {name for name, state in self._states.items() if not state.is_accepted}
             living = await call(self._connection, _living) | starting
-            ids = {name for name in ids if name in living or self._made[name] != self._connection}
-        stops = [
-            _stop(self._states.get(name) or SandboxState(name, SandboxConfig(connection=self._made[name]))) for name in ids
-        ]
+            ids = {name for name in ids if name in living or made[name] != self._connection}
+        stops = [_stop(self._states.get(name) or SandboxState(name, SandboxConfig(connection=made[name]))) for name in ids]
         stops += [_stop(state) for state in self._adopted.values()]
         failures = [error for error in await asyncio.gather(*stops, return_exceptions=True) if error is not None]
         self._made, self._adopted = {}, {}

@@ -43,6 +43,7 @@ class SandboxState:
         slots: those of its session, where that has a limit.
         fork: what it is a child of.
         sibling: makes another one of its session.
+        on_ended: told that it has ended, with its id; more than once perhaps.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class SandboxState:
         self.slots: ConcurrencySlots | None = None
         self.fork: Fork | None = None
         self.sibling: Callable[[SandboxConfig, Fork], SandboxState] | None = None
+        self.on_ended: Callable[[str], None] | None = None
         self.stats = ExecStats()
         self.accepted = accepted or config.create is None
         self.used = False
@@ -106,6 +108,7 @@ class SandboxState:
             create,
             on_running=on_running,
             on_image=on_image,
+            on_ended=self.on_ended,
             slots=self.slots,
             beginning=beginning,
         )
@@ -137,8 +140,12 @@ class SandboxState:
     def stop(self, grace_seconds: float, *, missing_ok: bool) -> OperationRef[None]:
         """End it; from any thread."""
         self.stopped = True
-        work = self.do(lambda handle: handle.stop(grace_seconds, missing_ok=missing_ok))
-        return begin(work, f"stop {self.sandbox_id}", shared=True)
+        return begin(self._stop(grace_seconds, missing_ok), f"stop {self.sandbox_id}", shared=True)
+
+    async def _stop(self, grace_seconds: float, missing_ok: bool) -> None:
+        await self.do(lambda handle: handle.stop(grace_seconds, missing_ok=missing_ok))
+        if self.on_ended is not None:  # Also of one that never began, of which nothing is seen.
+            self.on_ended(self.sandbox_id)
 
     @property
     def ends_by_itself(self) -> bool:

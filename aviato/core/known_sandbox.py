@@ -43,6 +43,7 @@ class KnownSandbox:
         create_fields: how it is to be made, as the create request has it; None: it exists already.
         on_running: told once how long the start took, and whether it was ready in a pool.
         on_image: told once what it took to have its image, or that it cannot be had.
+        on_ended: told once it is known to have ended, with its id.
         slots: those of its session, where that has a limit.
         info: as last seen.
         accepted: the server has it.
@@ -60,6 +61,7 @@ class KnownSandbox:
     _: KW_ONLY
     on_running: Callable[[float, bool], None] | None = None
     on_image: Callable[[ImagePull | None], None] | None = None
+    on_ended: Callable[[str], None] | None = None
     slots: ConcurrencySlots | None = None
     info: SandboxInfo | None = field(default=None, init=False)
     accepted: bool = field(init=False)
@@ -144,6 +146,8 @@ class KnownSandbox:
         if self._seen_end:
             return
         self._seen_end = True
+        if self.on_ended is not None:
+            self.on_ended(self.sandbox_id)
         if self._seen_running or self.create_fields is not None:  # else it is no news
             if info.started_at is not None and not self._seen_running:
                 self._is_running(info.startup_seconds)

@@ -34,6 +34,20 @@ def test_a_batch_starts_by_itself_and_ends_with_the_session(served: Any) -> None
     session.close().result()
 
 
+def test_what_has_ended_and_was_dropped_is_not_counted(session: Session) -> None:
+    for _ in range(3):
+        with session.sandbox() as sandbox:
+            sandbox.wait()
+    session.sandbox(start=False).stop().result()
+    sandbox = session.sandbox(command="true")
+    sandbox.wait_until_complete().result()
+    sandbox = session.sandbox()
+    gc.collect()
+    assert session.sandbox_count == 1
+    sandbox.stop().result()
+    assert session.sandbox_count == 0
+
+
 def test_more_than_are_stopped_one_by_one(served: Any) -> None:
     with Session(SandboxDefaults(tags=["many"])) as session:
         aviato.wait([session.sandbox() for _ in range(20)])
