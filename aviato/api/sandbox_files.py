@@ -54,7 +54,11 @@ class SandboxFiles:
     ) -> OperationRef[None]:
         """Replace a file by what a source yields: an iterable, a binary file, or an async iterable of the running loop."""
         chunks, bits = _transfer().source(source), file_mode(mode)
-        return self._file("write", path, lambda files, handle, name: files.write_chunks(handle, name, chunks, mode=bits))
+
+        def write(files: Any, handle: SandboxHandle, name: str) -> Any:
+            return _transfer().written(files.write_chunks(handle, name, chunks, mode=bits), chunks)
+
+        return self._file("write", path, write)
 
     def upload(self, local: str | os.PathLike[str], remote: str, *, progress: Told = None) -> OperationRef[None]:
         """Copy a local file or directory tree in, with permission bits; the sandbox's side changes once all has come.

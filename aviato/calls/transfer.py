@@ -15,7 +15,7 @@ from aviato.bridge.stream import StreamReader
 from aviato.system.own_thread import OwnThread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
     from aviato.bridge.stream import StreamIterator
     from aviato.calls.sandbox_state import SandboxState
@@ -80,7 +80,7 @@ class LazyStream(StreamReader[T]):
             await chunks.aclose()  # type: ignore[attr-defined]
 
 
-def source(value: Any) -> AsyncIterator[bytes]:
+def source(value: Any) -> AsyncGenerator[bytes, None]:
     """Chunks of what a caller gave: an iterable, a binary file, or an async iterable of the loop that runs now.
 
     What is iterable in both ways, such as a stream of another sandbox, is read as the caller would: async where a loop runs.
@@ -102,7 +102,15 @@ def source(value: Any) -> AsyncIterator[bytes]:
     raise TypeError(f"the source must be an iterable of bytes or a binary file, not {type(value).__name__}")
 
 
-async def _from_thread(chunks: Iterable[Any]) -> AsyncIterator[bytes]:
+async def written(writing: Awaitable[None], chunks: AsyncGenerator[bytes, None]) -> None:
+    """Wait for what reads a source, then leave the source: an error would keep it, and its thread, for as long as itself."""
+    try:
+        await writing
+    finally:
+        await chunks.aclose()
+
+
+async def _from_thread(chunks: Iterable[Any]) -> AsyncGenerator[bytes, None]:
     thread = OwnThread("aviato-source")
     try:
         iterator = await thread.run(iter, chunks)
@@ -112,7 +120,7 @@ async def _from_thread(chunks: Iterable[Any]) -> AsyncIterator[bytes]:
         thread.end()
 
 
-async def _from_loop(chunks: AsyncIterable[Any], loop: asyncio.AbstractEventLoop) -> AsyncIterator[bytes]:
+async def _from_loop(chunks: AsyncIterable[Any], loop: asyncio.AbstractEventLoop) -> AsyncGenerator[bytes, None]:
     iterator = aiter(chunks)
 
     async def take() -> Any:

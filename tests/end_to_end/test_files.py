@@ -224,6 +224,22 @@ def test_many_sources_that_stand_still_delay_nobody(session: Session, tmp_path: 
     assert sandbox.read_file("log-39").result() == b"x"
 
 
+def test_the_thread_of_a_source_ends_with_a_write_that_fails(sandbox: Sandbox) -> None:
+    """Also while somebody keeps the error, which holds all that was under way."""
+    reading: list[threading.Thread] = []
+
+    def chunks() -> Iterator[bytes]:
+        while True:
+            reading.append(threading.current_thread())
+            yield b"x" * (1 << 20)
+
+    sandbox.make_directory("taken").result()
+    with pytest.raises(aviato.SandboxFileError) as caught:
+        sandbox.write_file_streaming("taken", chunks()).result()
+    reading[0].join(10)
+    assert not reading[0].is_alive() and {*reading} == {reading[0]} and caught.value.filepath == "taken"
+
+
 def test_a_stream_of_one_sandbox_is_a_source_for_another(session: Session) -> None:
     one, other = session.sandbox(), session.sandbox()
     content = bytes(range(256)) * 4096 * 3
