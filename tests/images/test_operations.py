@@ -493,6 +493,7 @@ def test_who_waits_no_longer_is_told_that_the_image_is_on_its_way(layout: str) -
             with pytest.raises(aviato.OperationTimeoutError) as several:
                 async for _ in aviato.as_completed([session.sandbox(container_image=reference)], timeout=0.1):
                     raise AssertionError
+            assert own.value.is_infrastructure and several.value.is_infrastructure
             return [own.value.status_reason, several.value.status_reason]
 
     with SlowRegistry(layout) as registry, Session() as session:
@@ -505,6 +506,7 @@ def test_who_waits_no_longer_is_told_that_the_image_is_on_its_way(layout: str) -
         with pytest.raises(aviato.OperationTimeoutError, match="the first is pending: pulling") as several:
             list(aviato.as_completed([box, call], timeout=0.1))
         assert [one.value.status_reason for one in (caught, by_command, several)] == ["pulling"] * 3
+        assert all(one.value.is_infrastructure for one in (caught, by_command, several))
         assert asyncio.run(on_a_loop(registry.reference)) == ["pulling"] * 2
         registry.free.set()
         assert call.result(60).returncode == 0
