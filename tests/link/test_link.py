@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from aviato.server.link.ended import Ended
+from aviato.server.link.ended import Ended, SandboxGone
 from aviato.server.link.link import Process1Link
 from aviato.wire.frames import FrameDecoder, FrameType, encode
 
@@ -20,10 +20,10 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def linked(ours: socket.socket, theirs: socket.socket) -> Process1Link:
+async def linked(ours: socket.socket, theirs: socket.socket, *features: str) -> Process1Link:
     """The link over one end of a pair, whose other end is process 1's."""
     connecting = asyncio.create_task(Process1Link.connect("sb-it", ours))
-    hello = {"protocol": 1, "features": [], "execs": {}, "orphan_timeout_seconds": 600}
+    hello = {"protocol": 1, "features": features, "execs": {}, "orphan_timeout_seconds": 600}
     theirs.sendall(encode(FrameType.HELLO, json.dumps(hello).encode()))
     return await connecting
 
@@ -81,4 +81,32 @@ async def test_a_file_that_is_read_late_touches_no_other_request() -> None:
         assert FrameType.CLOSE not in [frame.type for frame in said] and FrameType.CREDIT not in [frame.type for frame in said]
         theirs.send(encode(FrameType.REPLY, b"{}", channel=1))
         await asyncio.wait_for(pinging, 60)
+    link.detach()
+
+
+async def test_one_that_is_abandoned_tells_nobody_of_the_end_of_its_process_1() -> None:
+    """Its sandbox lives on with another: who had this link before and asks only now hears the word that it was left with."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        link = await linked(ours, theirs, "rest", "cancel_all")
+        under_way = asyncio.create_task(link.ping())
+        await asyncio.sleep(0)  # It is on its way.
+        link.abandon(Ended(reason="reset"))
+        for has_ended in (False, True):
+            for ask in (lambda: under_way, link.ping, link.rest, link.cancel_all, lambda: link.stat("/")):
+                with pytest.raises(SandboxGone, match="gone: reset"):
+                    await asyncio.wait_for(ask(), 60)
+            for begin in (lambda: link.subscribe(None, "ex-it"), link.read_layer):
+                with pytest.raises(SandboxGone, match="gone: reset"):
+                    begin()
+            if not has_ended:
+                resting = asyncio.create_task(link.rest(at_end=True))
+                stopping = asyncio.create_task(link.stop(0))
+                await asyncio.sleep(0)
+                said = b'{"rests": false, "commands": ["ex-it"], "calls": []}'
+                theirs.sendall(encode(FrameType.REPLY, said, channel=2))
+                theirs.sendall(encode(FrameType.ENDED, b'{"reason": "stopped"}'))
+                found = await asyncio.wait_for(resting, 60)
+                assert found is not None and found.done.commands == ("ex-it",)
+                assert await asyncio.wait_for(stopping, 60) == Ended(reason="stopped")
     link.detach()

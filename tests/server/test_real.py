@@ -16,7 +16,7 @@ from blockbuster import blockbuster_ctx
 from aviato.server.backends.local import backend as local
 from aviato.server.backends.registry import make_backend
 from aviato.server.executor import fix_threads
-from aviato.wire.ids import new_exec_id, new_sandbox_id
+from aviato.wire.ids import new_exec_id, new_reset_id, new_sandbox_id, new_snapshot_id
 
 pytestmark = pytest.mark.anyio
 
@@ -93,6 +93,25 @@ async def test_stdin_signal_cancel_and_a_dropped_connection_that_is_resumed(serv
     await asyncio.sleep(0.1)
     await server.call("POST", f"{url}/{other}/cancel", expect=204)
     assert (await task)[-1][1]["cancelled"] is True
+
+
+async def test_a_snapshot_that_a_reset_overtakes_is_told_so(server, monkeypatch):
+    """Between two of its steps the sandbox goes on in another place, and the process 1 that it was about to ask ends."""
+    sandbox_id = (await server.running(image="host"))["sandbox_id"]
+    await server.exec(sandbox_id, "sh", "-c", "echo x >/tmp/x")
+    moves, sandbox = server.service.snapshots._moves, server.service.registry.live[sandbox_id]
+    before, begin = sandbox.link, moves.begin
+
+    async def overtaken(*arguments):
+        await server.call("PUT", f"/v1/sandboxes/{sandbox_id}/resets/{new_reset_id()}", body={}, expect=200)
+        await asyncio.wait_for(before.wait_ended(), 60)
+        return await begin(*arguments)
+
+    monkeypatch.setattr(moves, "begin", overtaken)
+    path = f"/v1/sandboxes/{sandbox_id}/snapshots/{new_snapshot_id()}"
+    error = (await asyncio.wait_for(server.call("PUT", path, body={}), 60))["error"]
+    assert (error["code"], error["reason"], error["is_infrastructure"]) == ("EXECUTION", "reset", False)
+    assert (await server.exec(sandbox_id, "true"))[-1][1]["returncode"] == 0
 
 
 async def test_the_main_commands_output_and_end(server):

@@ -56,6 +56,8 @@ class Connection(asyncio.BufferedProtocol):
         self._beat: asyncio.TimerHandle | None = None
         self._away: Ended | None = None
         """Set while another connection is looked for: what those are told who ask meanwhile."""
+        self._abandoned: Ended | None = None
+        """Set once nothing but its end is wanted of it: what all others are told who ask."""
 
     # -- making and ending ----------------------------------------------------------------------------------------------
 
@@ -76,7 +78,8 @@ class Connection(asyncio.BufferedProtocol):
         self._lose(Ended(reason="lost", message="the server let go of the connection"))
 
     def abandon(self, ended: Ended) -> None:
-        """End all that is under way with this word; the connection stays for a `stop`."""
+        """End all that is under way or asked for later with this word; the connection stays for what belongs to its end."""
+        self._abandoned = ended
         channels, self._channels = self._channels, {}
         self._subscriptions.clear()
         for channel in channels.values():
@@ -130,9 +133,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(data[sent:])
         return True
 
-    async def _call(self, request: dict[str, Any], body: bytes | None = None) -> bytes:
+    async def _call(self, request: dict[str, Any], body: bytes | None = None, *, at_end: bool = False) -> bytes:
         reply = ReplyChannel(self._loop)
-        channel = self._open(reply)
+        channel = self._open(reply, at_end=at_end)
         self._send(FrameType.REQUEST, as_json(request), channel=channel)
         if body is not None:
             self._send(FrameType.DATA, body, channel=channel)
@@ -143,11 +146,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._give_up(channel)
             raise
 
-    def _open(self, channel: Channel, *, goes_on: bool = False) -> int:
+    def _open(self, channel: Channel, *, goes_on: bool = False, at_end: bool = False) -> int:
         """Give a request the number of a channel; raises `SandboxGone` where nothing can be asked any more.
 
-        One that `goes_on` over another connection may be asked for while that is looked for.
+        One that `goes_on` over another connection may be asked for while that is looked for, and one `at_end` of one that is
+        abandoned.
         """
+        if self._abandoned is not None and not at_end:
+            raise SandboxGone(self._abandoned)  # Also once it has ended: by its own word the sandbox would have.
         if self._ended_future.done():
             raise SandboxGone(self._ended_future.result())
         if self._away is not None and not goes_on:

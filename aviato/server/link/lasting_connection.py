@@ -75,7 +75,7 @@ class LastingConnection(Connection):
             self._look_whether_heard(request)
 
     def _look_whether_heard(self, request: bytes) -> None:
-        channel = self._open(_Heard(lambda: self._unheard.remove(request)))
+        channel = self._open(_Heard(lambda: self._unheard.remove(request)), at_end=True)
         self._send(FrameType.REQUEST, _PING, channel=channel)
 
     def _was_lost(self, message: str) -> None:

@@ -103,11 +103,15 @@ class Process1Link(CommandCalls, FileCalls, PortCalls):
             self._say(as_json({"op": "stop", "grace_seconds": grace_seconds}))
         return await self.wait_ended()
 
-    async def rest(self) -> AtRest | None:
-        """What it says of its rest, which holds until something more is asked for; None: its version says nothing."""
+    async def rest(self, *, at_end: bool = False) -> AtRest | None:
+        """What it says of its rest, which holds until something more is asked for; None: its version says nothing.
+
+        Args:
+            at_end: ask also where it is abandoned.
+        """
         if "rest" not in self.hello["features"]:
             return None
-        said = json.loads(await self._call({"op": "rest"}))
+        said = json.loads(await self._call({"op": "rest"}, at_end=at_end))
         return AtRest(said["rests"], Done(tuple(said["commands"]), tuple(said["calls"])))
 
     def remember(self, done: Done) -> None:

@@ -150,6 +150,6 @@ async def _done(link: Process1Link) -> Done | None:
     """What must not happen again; None where its process 1 does not say so soon: it goes in any case."""
     with suppress(TimeoutError, AviatoError, SandboxGone):
         async with asyncio.timeout(ANSWER_SECONDS):
-            said = await link.rest()
+            said = await link.rest(at_end=True)
             return None if said is None else said.done
     return None

@@ -167,6 +167,7 @@ class Snapshots:
         sandbox = self._registry.find(sandbox_id)
         with self._slots.use(sandbox):
             link = await running(sandbox)
+            place_id = sandbox.place_id  # A reset may come meanwhile, and what was begun is of the place before.
             asked = SnapshotRequest(
                 snapshot_id=snapshot_id,
                 sandbox_id=sandbox_id,
@@ -178,7 +179,7 @@ class Snapshots:
             self._check_layers(sandbox_id, link, image)
             new = asked.new(image_id, image)
             try:
-                if image_id is not None and not await in_thread(self._backend.has_written, sandbox.place_id):
+                if image_id is not None and not await in_thread(self._backend.has_written, place_id):
                     return _info(await store.snapshot(None, new))
                 moving = await self._moves.begin(sandbox, link, asked, new)
                 if moving is not None:
