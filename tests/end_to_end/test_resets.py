@@ -171,6 +171,47 @@ def test_its_image_is_the_one_that_it_began_with(make_server: Any, tmp_path: Pat
     asyncio.run(main())
 
 
+def test_its_image_is_the_one_that_it_got_in_the_end(make_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tag moved and the image before was removed while it waited for a place: a snapshot lies over what it runs on."""
+    server = make_server(max_sandboxes=1)
+    monkeypatch.setenv("AVIATO_BASE_URL", server.url)
+
+    def make(which: bytes) -> str:
+        files: dict[str, Any] = {**tools("cat", "sh", "echo"), "which": which}
+        return f"oci:{make_layout(tmp_path / which.decode(), [tar_of(files)], {'Env': ['PATH=/bin']})}"
+
+    async def which(sandbox: Any) -> str:
+        return str((await sandbox.exec(["sh", "-c", "cat /which /written"])).stdout)
+
+    async def main() -> None:
+        async with AsyncClient() as client:
+            name = "moving:1"
+            before = make(b"first")
+            first = await client.pull_image(before, name=name)
+            holder = await client.sandbox()
+            await holder.exec(["true"])
+            sandbox = await client.sandbox(container_image=name)
+            second = await client.pull_image(make(b"second"), name=name)
+            await client.remove_image(str(first.image_id))
+            await holder.stop()
+            assert (await sandbox.exec(["sh", "-c", "echo x >/written; cat /which"])).stdout == "second"
+            async with _http(server) as call:
+                told = json.loads((await call("GET", f"/v1/sandboxes/{sandbox.sandbox_id}"))[1])
+            assert told["image_id"] == second.image_id
+            # By now the first is here again, by another name.
+            await client.pull_image(before, name="another:1")
+            taken = await sandbox.snapshot()
+            assert await which(sandbox) == "secondx\n"
+            await sandbox.reset()
+            assert await which(sandbox) == "second"
+            await sandbox.stop()
+            async with await client.sandbox(container_image=taken.snapshot_id) as later:
+                assert await which(later) == "secondx\n"
+            await client.delete_snapshot(taken.snapshot_id)
+
+    asyncio.run(main())
+
+
 def test_of_the_machine_s_python_it_stays_so(make_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its name means an image of the store since, and after a restart."""
     running = make_server()

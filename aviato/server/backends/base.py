@@ -283,6 +283,13 @@ class Backend(ABC):
         """What `ResolvedImage.lasting_id` is of an image whose sandbox runs, where only that tells."""
         return None
 
+    def image_in(self, place_id: str) -> ResolvedImage | None:
+        """What a place that was made here is made of: of an image that was removed just before, what its name means since.
+
+        None: it is the one that was asked for, as far as is known.
+        """
+        return None
+
     def waits_for(self, sandbox_id: str) -> str | None:
         """Why a sandbox that is being made is not there yet, where that is known."""
         return None

@@ -266,6 +266,23 @@ def note_image(backend: Backend, sandbox: LiveSandbox) -> None:
         sandbox.record = of_image(record, backend.image_id_in(sandbox.place_id, record.image))
 
 
+def note_made_of(backend: Backend, sandbox: LiveSandbox) -> None:
+    """Take down what its new place is made of, where somebody removed its image and the name meant another one by then.
+
+    Raises:
+        SandboxImageError: it was to begin anew, which is with the very image that it had.
+    """
+    image, made_of = sandbox.image, backend.image_in(sandbox.place_id)
+    if image is None or made_of is None or made_of.image_id == image.image_id:
+        return
+    if sandbox.record.place_id is not None:
+        message = f"image {image.reference!r} was removed meanwhile, and is another one by now; make another sandbox"
+        raise SandboxImageError(message, reason="image_gone")
+    sandbox.image, image_id = made_of, made_of.lasting_id
+    note = made_of.note or sandbox.record.image_note
+    sandbox.record = sandbox.record.but(image_id=image_id, first_image_id=image_id, image_note=note)
+
+
 def check_image(image: ResolvedImage, caller: Caller, reference: str) -> None:
     """See whether a caller may have a sandbox of an image: a key has its own snapshots, and what is here; a step of a build
     is here, or nowhere.

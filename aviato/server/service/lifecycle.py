@@ -15,7 +15,7 @@ from aviato.exceptions import AviatoError
 from aviato.server.link.ended import Ended, SandboxGone
 from aviato.server.service.batch_cleanup import BatchCleanup
 from aviato.server.service.commands_of_server import warm_up
-from aviato.server.service.images import note_image, of_image
+from aviato.server.service.images import note_image, note_made_of, of_image
 from aviato.server.service.replicas import record_text
 from aviato.server.service.specs import spec_of
 from aviato.server.states import TAKEN, Ending, State, ending_of, lost, not_started, start_failed, taken
@@ -208,6 +208,7 @@ class Lifecycle:
             is_warm = self._claim(sandbox, spec)
             if not is_warm:
                 sandbox.link = await self._backend.create(spec)
+                note_made_of(self._backend, sandbox)
             del spec
             sandbox.secrets = {}
         assert sandbox.link is not None

@@ -12,7 +12,7 @@ import os
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from aviato.exceptions import AviatoError, SandboxResourceExhaustedError, SandboxUnavailableError
@@ -301,6 +301,9 @@ class WarmPools:
         except BaseException:
             self._end(place_id, link)
             raise
+        made_of = self._backend.image_in(place_id)
+        if made_of is not None and made_of.image_id != image.image_id:
+            kind = _kind(replace(spec, image=made_of))  # Somebody has removed that one, and its name means this one by now.
         return Warm(place_id, link), kind
 
     async def _created(self, spec: SandboxSpec) -> Process1Link:

@@ -343,7 +343,7 @@ class LocalBackend(PlannedBackend):
                 return await self._create_somewhere(replace(spec, packages_at=directory))
         except BaseException:
             if spec.sandbox_id not in self._held:  # Else its image goes with its place.
-                self._release_image(spec.image.image_id, spec.sandbox_id)
+                self._release_image(spec.image, spec.sandbox_id)
             raise
 
     async def _holding_image(self, spec: SandboxSpec) -> SandboxSpec:
@@ -383,7 +383,7 @@ class LocalBackend(PlannedBackend):
                 log.warning("the place of %s could not be had by %s: %s", place.sandbox_id, spec.sandbox_id, error)
                 self._refusals += 1
                 if (held := self._held.get(spec.sandbox_id)) is not None:
-                    held.image_id = None  # The use of its image is that of the next one.
+                    held.image = None  # The use of its image is that of the next one.
                 await self.destroy(spec.sandbox_id)
                 zygote = await self._live_zygote()
         return await self._create(spec, zygote, below, lower, None)
@@ -392,7 +392,7 @@ class LocalBackend(PlannedBackend):
         self, spec: SandboxSpec, zygote: Zygote, below: str | None, lower: str | None, place: LeftPlace | None
     ) -> Process1Link:
         held = self._held[spec.sandbox_id] = Held(self._uids.take()[0] if place is None else place.uid, place=place)
-        held.image_id = spec.image.image_id
+        held.image = spec.image
         held.grouped = bool(groups_of(spec.requests, spec.limits, self._facts))
         held.cpu = spec.limits.get("cpu")
         held.processors = self._affinity.take(held.cpu)
@@ -420,6 +420,11 @@ class LocalBackend(PlannedBackend):
                 held.link.detach()
             raise
         return held.link
+
+    def image_in(self, place_id: str) -> ResolvedImage | None:
+        """See `Backend`."""
+        held = self._held.get(place_id)
+        return None if held is None else held.image
 
     def claim(self, spec: SandboxSpec, link: Process1Link) -> None:
         """See `Backend`."""
@@ -558,12 +563,12 @@ class LocalBackend(PlannedBackend):
         held = self._held.pop(sandbox_id, None)
         if held is not None:
             self._affinity.give_back(held.processors, held.cpu)
-            self._release_image(held.image_id, sandbox_id)
+            self._release_image(held.image, sandbox_id)
         return held
 
-    def _release_image(self, image_id: str | None, sandbox_id: str) -> None:
-        if image_id is not None and self._images.store is not None:
-            self._images.store.release(image_id, sandbox_id)
+    def _release_image(self, image: ResolvedImage | None, sandbox_id: str) -> None:
+        if image is not None and image.image_id is not None and self._images.store is not None:
+            self._images.store.release(image.image_id, sandbox_id)
 
     async def _remove_killed(self, killed: Mapping[str, Held]) -> None:
         """Take away the places of sandboxes whose process 1 was killed; what resists stays held."""

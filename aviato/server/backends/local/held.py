@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aviato.server.backends.local.left import LeftPlace, Lent
+    from aviato.server.images.resolved import ResolvedImage
     from aviato.server.link.link import Process1Link
 
 log = logging.getLogger(__name__)
@@ -37,8 +38,8 @@ class Held:
     processors: tuple[int, ...] = ()
     """That its commands run on, where not all."""
     cpu: float | None = None
-    image_id: str | None = None
-    """Of the store, which keeps that image for it."""
+    image: ResolvedImage | None = None
+    """That it is made of; one of the store is kept for it there."""
 
 
 def are_dead(killed: Iterable[Held], seconds: float = 0) -> bool:
