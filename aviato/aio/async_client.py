@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 from aviato import defaults as checks
 from aviato.aio.async_sandbox import AsyncSandbox
 from aviato.calls import forking, sandbox_config
-from aviato.calls.image_arguments import image_reference, image_references
+from aviato.calls.image_arguments import image_name, image_reference, image_references
 from aviato.calls.recipe import Building
 from aviato.calls.sandbox_state import begin, connect
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxNotFoundError
@@ -160,7 +160,7 @@ class AsyncClient:
         from aviato.core import images
 
         checked, client = image_reference(reference), self._client(self._connection)
-        given = None if name is None else image_reference(name, "name")
+        given = None if name is None else image_name(name)
         return await images.have(client, checked, refresh=refresh, name=given, on_progress=on_progress)
 
     async def prefetch(

@@ -10,7 +10,7 @@ from aviato import defaults as checks
 from aviato.building.steps import Copy, Run, Setting, Source
 from aviato.calls import sandbox_config
 from aviato.calls.file_arguments import local_path
-from aviato.calls.image_arguments import image_reference
+from aviato.calls.image_arguments import image_name, image_reference
 from aviato.calls.recipe import Recipe
 from aviato.calls.sandbox_state import begin, call
 from aviato.exceptions import AviatoValidationError
@@ -147,7 +147,7 @@ class Image(Recipe, Suggesting):
         options: Any = {"network": network, "defaults": defaults, "base_url": base_url}
         options["request_timeout_seconds"] = request_timeout_seconds
         config = sandbox_config.config(options)
-        called = None if name is None else image_reference(name, "name")
+        called = None if name is None else image_name(name)
 
         async def work(client: Client, lease: Lease) -> ImageInfo:
             from aviato.core.images import have, public

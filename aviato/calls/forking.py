@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from aviato.calls import sandbox_config
-from aviato.calls.image_arguments import image_reference
+from aviato.calls.image_arguments import image_name, image_reference
 from aviato.exceptions import AviatoValidationError, SandboxSnapshotError
 from aviato.values.parameters import check_names
 from aviato.wire.ids import SNAPSHOT_ID
@@ -50,7 +50,7 @@ def name(given: str | None) -> str | None:
     Raises:
         TypeError, AviatoValidationError: it is none.
     """
-    return None if given is None else image_reference(given, "name")
+    return None if given is None else image_name(given)
 
 
 def snapshot_id(given: str) -> str:

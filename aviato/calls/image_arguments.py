@@ -27,6 +27,20 @@ def image_reference(value: str, parameter: str = "reference") -> str:
     return reference_from_here(value)
 
 
+def image_name(value: str) -> str:
+    """A name that an image can be given.
+
+    Raises:
+        TypeError, AviatoValidationError: it is none, or means something else whatever is called so.
+    """
+    from aviato.wire.images import TAKEN, is_taken
+
+    name = image_reference(value, "name")
+    if is_taken(name):
+        raise AviatoValidationError(f"{name!a} is no name for an image: {TAKEN}", field_violations={"name": "taken"})
+    return name
+
+
 def image_references(values: Iterable[str]) -> list[str]:
     """References that a server can be asked for, each once, in their order.
 

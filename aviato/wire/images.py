@@ -14,12 +14,19 @@ ImageReference = Annotated[str, StringConstraints(min_length=1, max_length=bound
 LONGEST_POLL_SECONDS = 30.0
 BUILT = "aviato.build"
 """In the names of steps of builds, in the place of a registry: they are names nowhere else."""
+TAKEN = "host, host:3.N and dir:… mean files of the server's machine, and aviato.build/… steps of builds; take another name"
+"""Why those are no names for images."""
 _HOST = re.compile(r"host(:3\.\d{1,3})?", re.ASCII)
 
 
 def is_machines_own(reference: str) -> bool:
     """Whether a reference means files of the server's machine, whatever has been pulled: `host`, `host:3.N` and `dir:…` do."""
     return _HOST.fullmatch(reference) is not None or reference.startswith("dir:")
+
+
+def is_taken(name: str) -> bool:
+    """Whether an image that is given a name cannot be had by it: it means files of the machine, or a step of a build."""
+    return is_machines_own(name) or name.partition("/")[0].lower() == BUILT
 
 
 class ImagePull(ResponseModel):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 import aviato
@@ -20,6 +21,7 @@ from aviato import AsyncClient, AviatoAuthenticationError, AviatoValidationError
 from aviato.core import snapshots
 from aviato.core.lifecycle import SandboxHandle
 from aviato.server.service.images import REMEMBERED_SECONDS
+from aviato.wire.ids import new_snapshot_id
 from tests.conftest import make_state_dir, remove, start_server
 from tests.images.faulty_registry import faulty_registry
 from tests.images.layouts import Image
@@ -428,6 +430,53 @@ def test_an_image_of_a_file_has_the_name_that_a_data_set_gives_it(layout: str) -
                 await client.pull_image(layout, name=wrong)
             assert caught.value.reason == "bad_reference"
         assert await client.remove_image(name) == [name]
+
+    of(work)
+
+
+TAKEN = ("host", "host:3.11", "dir:x", "aviato.build/0123:latest", "Aviato.Build/x")
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_means_something_else_is_no_name_for_an_image(server: Any, layout: str, name: str) -> None:
+    """Nobody would have the image by it. It is refused before anything is fetched, built or taken."""
+    missing = f"{layout}/none"
+    said = "no name for an image: host, host:3.N and dir:… mean files of the server's machine"
+
+    async def over_http(sandbox_id: str) -> None:
+        pulled = ("POST", "/v1/images/pull", {"reference": missing, "name": name})
+        path = f"/v1/sandboxes/{sandbox_id}/snapshots/{new_snapshot_id()}"
+        taken = [("PUT", path, {"name": name, "kind": kind}) for kind in ("snapshot", "fork", "build")]
+        connector = aiohttp.UnixConnector(server.url.removeprefix("unix://"))
+        async with aiohttp.ClientSession("http://server", connector=connector) as session:
+            for method, path, body in (pulled, *(taken[:2] if name == TAKEN[3] else taken)):
+                async with session.request(method, path, json=body) as response:
+                    error = (await response.json())["error"]
+                assert said in error["message"] and error["reason"] == "bad_reference", error
+
+    async def work(client: AsyncClient) -> None:
+        async with await client.sandbox() as sandbox:
+            for call in (
+                lambda: client.pull_image(missing, name=name),
+                lambda: sandbox.snapshot(name=name),
+                lambda: aviato.Image.from_(missing).build(name=name),
+            ):
+                with pytest.raises(AviatoValidationError, match=said) as caught:
+                    await call()
+                assert caught.value.field_violations == {"name": "taken"}
+            await sandbox.exec(["true"])
+            await over_http(sandbox.sandbox_id)
+
+    of(work)
+
+
+def test_an_image_may_be_called_as_the_machine_s_python_is_in_a_registry(layout: str) -> None:
+    async def work(client: AsyncClient) -> None:
+        name = "python:3.99"
+        assert f"docker.io/library/{name}" in (await client.pull_image(layout, name=name)).names
+        async with await client.sandbox(container_image=name) as sandbox:
+            assert (await sandbox.exec(["/program", "--version"])).returncode == 0
+        assert await client.remove_image(name) == [f"docker.io/library/{name}"]
 
     of(work)
 

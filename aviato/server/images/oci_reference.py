@@ -9,6 +9,7 @@ from typing import Literal
 
 from aviato.server.images.image_errors import image_error, quoted
 from aviato.wire.ids import SNAPSHOT_ID
+from aviato.wire.images import BUILT, TAKEN, is_taken
 
 DEFAULT_REGISTRY = "docker.io"
 DEFAULT_TAG = "latest"
@@ -92,12 +93,18 @@ def id_prefix(text: str) -> str | None:
     return match[1] if match else None
 
 
-def parse_own_name(text: str) -> OciReference:
+def parse_own_name(text: str, *, of_build: bool = False) -> OciReference:
     """A name that somebody here gives an image.
 
+    Args:
+        text: the name.
+        of_build: the image is a step of a build, which has a name of those.
+
     Raises:
-        SandboxImageError: it is none as images of registries have them, or would be taken for an id.
+        SandboxImageError: it is none as images of registries have them, would be taken for an id, or means something else.
     """
+    if is_taken(text) and not (of_build and text.startswith(f"{BUILT}/")):
+        raise image_error("bad_reference", f"{quoted(text)} is no name for an image: {TAKEN}")
     wanted = parse_oci_reference(text)
     if wanted.kind != "registry" or wanted.digest is not None or id_prefix(text) is not None or SNAPSHOT_ID.fullmatch(text):
         raise image_error("bad_reference", f"{quoted(text)} is no name for an image: write NAME or NAME:TAG")

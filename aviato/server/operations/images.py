@@ -54,6 +54,8 @@ async def pull(call: Call) -> Reply:
     query: PullQuery = call.query or PullQuery()
     request: PullImage = call.body
     images = call.service.images
+    if request.name is not None:
+        images.check_name(request.name)
     info = await images.pull(request.reference, request.refresh, query.timeout_seconds, call.caller)
     if request.name is not None and info.status == "here":
         info = await images.name(info, request.name, call.caller)

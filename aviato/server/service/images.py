@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoAuthenticationError, AviatoError, SandboxImageError
 from aviato.server.backends.capabilities import Capability
 from aviato.server.callers import OPERATOR
+from aviato.server.images.oci_reference import parse_own_name
 from aviato.server.service.event import Event
 from aviato.system.threads import in_thread
 from aviato.wire.images import BUILT, ImageInfo, ImageList, PrunedImages, RemovedImage, is_machines_own
@@ -77,6 +78,14 @@ class Images:
             pull.task = asyncio.create_task(self._run(pull, store, refresh), name=f"pull {reference}")
         await self._long_polls.wait(pull.ended, timeout_seconds)
         return pull.tell()
+
+    def check_name(self, name: str) -> None:
+        """See whether an image can be given a name, before it is fetched for that.
+
+        Raises:
+            SandboxImageError: it cannot.
+        """
+        parse_own_name(name)
 
     async def name(self, info: ImageInfo, name: str, caller: Caller) -> ImageInfo:
         """Give an image that is here one more name; it is then as before, and has that too.

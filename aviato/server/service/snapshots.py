@@ -140,7 +140,7 @@ class Snapshots:
                 message = "this API key names no snapshots: use their ids, which are images too"
                 raise SandboxSnapshotError(message, sandbox_id=sandbox_id, reason="tenant", is_infrastructure=False)
             try:
-                parse_own_name(request.name)
+                parse_own_name(request.name, of_build=request.kind == "build")
             except SandboxImageError as error:
                 message = str(error)
                 raise SandboxSnapshotError(
