@@ -434,7 +434,8 @@ def test_files_with_holes(tmp_path, into, form):
     if form != "none":
         flags = ["-S", "--format=gnu"] if form == "gnu" else ["-S", "--format=pax", f"--sparse-version={form[-3:]}"]
     packed = subprocess.run(["tar", "-C", source, *flags, "-c", "s", "empty"], stdout=subprocess.PIPE, check=True).stdout
-    assert unpacked(packed, into)["size_bytes"] == 40_000_000 + (1 << 24)
+    # What takes place, which a file of nothing but holes does not, however long it is.
+    assert 60 * 5 <= unpacked(packed, into)["size_bytes"] < 60 * (65 << 10)
     for name in ("s", "empty"):
         assert (into / name).read_bytes() == (source / name).read_bytes()
     assert (into / "s").stat().st_blocks * 512 < 60 * (65 << 10) and (into / "empty").stat().st_blocks == 0

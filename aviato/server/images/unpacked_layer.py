@@ -31,7 +31,7 @@ class UnpackedLayer:
     """What a layer has become.
 
     Attributes:
-        size_bytes: of all its files.
+        size_bytes: of all its files, as far as they take place on the disk: holes do not.
         files: of any kind, directories too.
         implied: directories that its tar leaves out, and that were made like those in the layers below.
         left_out: members that were not made, such as device nodes.

@@ -14,6 +14,8 @@ use crate::sys;
 
 /// What something that is remembered takes beside its bytes: the name of a directory, and a file that has several names.
 const REMEMBERED_BYTES: usize = 50;
+/// As stat(2) counts them, whatever the file system.
+const BLOCK_BYTES: u64 = 512;
 
 /// Directories are opened one below the other, and one descriptor does for any depth. What is remembered is which of them are still to
 /// be looked into, and which files have been counted by another name.
@@ -72,7 +74,9 @@ impl Count {
                         }
                         self.remember(&name, 0)?;
                     }
-                    self.done.size_bytes += if kind == sys::S_IFREG { status.size } else { 0 };
+                    // A file that is all holes is as long as somebody hostile likes, and takes nothing.
+                    let taken = status.size.min(status.blocks.saturating_mul(BLOCK_BYTES));
+                    self.done.size_bytes += if kind == sys::S_IFREG { taken } else { 0 };
                 }
             }
             self.done.files += 1;
@@ -130,6 +134,20 @@ mod tests {
         }
         assert!(count_within(&open(&top.join("names")), 1000).is_ok());
         std::fs::remove_dir_all(&top).unwrap();
+    }
+
+    #[test]
+    fn a_hole_takes_no_place() {
+        let top = std::env::temp_dir().join(format!("aviato-layer-count-holes-{}", std::process::id()));
+        std::fs::create_dir_all(&top).unwrap();
+        std::fs::write(top.join("whole"), vec![b'x'; 10_000]).unwrap();
+        let hollow = std::fs::File::create(top.join("hollow")).unwrap();
+        std::os::unix::fs::FileExt::write_at(&hollow, b"x", 4_000_000_000).unwrap();
+        std::fs::File::create(top.join("empty")).unwrap().set_len(1 << 40).unwrap();
+        let done = count(&open(&top)).unwrap();
+        std::fs::remove_dir_all(&top).unwrap();
+        assert_eq!(done.files, 4);
+        assert!((1..10_000 + (1 << 20)).contains(&done.size_bytes), "{}", done.size_bytes);
     }
 
     #[test]

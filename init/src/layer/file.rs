@@ -21,7 +21,13 @@ pub struct File {
     /// How much has come; of a file with holes, of the piece that is coming.
     offset: u64,
     piece: usize,
-    /// The end of what was written.
+    written: Written,
+}
+
+/// What of a file was written, and is no hole.
+#[derive(Default)]
+struct Written {
+    bytes: u64,
     end: u64,
 }
 
@@ -36,7 +42,7 @@ impl File {
     }
 
     pub fn new(member: Member, fd: OwnedFd) -> File {
-        File { member, fd, offset: 0, piece: 0, end: 0 }
+        File { member, fd, offset: 0, piece: 0, written: Written::default() }
     }
 
     /// The next bytes of the archive's.
@@ -48,14 +54,14 @@ impl File {
         let pieces = match &self.member.pieces {
             Some(pieces) => pieces,
             None => {
-                put_contents(&self.fd, data, self.offset, &mut self.end)?;
+                put_contents(&self.fd, data, self.offset, &mut self.written)?;
                 self.offset += data.len() as u64;
                 return Ok(());
             }
         };
         while let Some((start, length)) = pieces.get(self.piece) {
             let (now, rest) = data.split_at((length - self.offset).min(data.len() as u64) as usize);
-            put_contents(&self.fd, now, start + self.offset, &mut self.end)?;
+            put_contents(&self.fd, now, start + self.offset, &mut self.written)?;
             self.offset += now.len() as u64;
             data = rest;
             if self.offset < *length {
@@ -67,13 +73,14 @@ impl File {
         Ok(())
     }
 
-    /// All has come. A change of owner takes bits of the mode, and either forbids writing.
-    pub fn finish(self, owners: Option<(u32, u32)>) -> Result<(), Trouble> {
-        let File { member, fd, end, .. } = self;
+    /// All has come; says how many bytes of it take place on the disk. A change of owner takes bits of the mode, and either forbids
+    /// writing.
+    pub fn finish(self, owners: Option<(u32, u32)>) -> Result<u64, Trouble> {
+        let File { member, fd, written, .. } = self;
         set_attributes(&fd, &member.name, &member.attributes)?;
         let finish = || {
             let is_owned = is_given((member.uid, member.gid), owners, |uid, gid| sys::own_open(&fd, uid, gid))?;
-            if end != member.size {
+            if written.end != member.size {
                 sys::set_size(&fd, member.size)?;
             }
             if File::first_mode(&member) != member.mode {
@@ -81,7 +88,8 @@ impl File {
             }
             sys::set_time_of(&fd, member.mtime)
         };
-        finish().map_err(Trouble::os(&member.name))
+        finish().map_err(Trouble::os(&member.name))?;
+        Ok(written.bytes.min(member.size))
     }
 }
 
@@ -129,8 +137,8 @@ pub fn is_given(
     }
 }
 
-/// Writes contents to their place; of zeros nothing. `end` is that of what was written.
-fn put_contents(fd: &OwnedFd, data: &[u8], at: u64, end: &mut u64) -> io::Result<()> {
+/// Writes contents to their place; of zeros nothing.
+fn put_contents(fd: &OwnedFd, data: &[u8], at: u64, written: &mut Written) -> io::Result<()> {
     let (mut begin, mut position) = (0, 0);
     while position < data.len() {
         let left = HOLE_BYTES - (at + position as u64) % HOLE_BYTES;
@@ -138,20 +146,21 @@ fn put_contents(fd: &OwnedFd, data: &[u8], at: u64, end: &mut u64) -> io::Result
         let part = &data[position..next];
         // A file full of them takes no place on one side, and must not fill the other's disk.
         if part[0] == 0 && part[part.len() - 1] == 0 && part.iter().all(|byte| *byte == 0) {
-            write_at(fd, &data[begin..position], at + begin as u64, end)?;
+            write_at(fd, &data[begin..position], at + begin as u64, written)?;
             begin = next;
         }
         position = next;
     }
-    write_at(fd, &data[begin..], at + begin as u64, end)
+    write_at(fd, &data[begin..], at + begin as u64, written)
 }
 
-fn write_at(fd: &OwnedFd, mut data: &[u8], mut at: u64, end: &mut u64) -> io::Result<()> {
+fn write_at(fd: &OwnedFd, mut data: &[u8], mut at: u64, written: &mut Written) -> io::Result<()> {
     while !data.is_empty() {
         let count = sys::write_to(fd, data, at)?;
         data = &data[count..];
         at += count as u64;
-        *end = at;
+        written.bytes += count as u64;
+        written.end = at;
     }
     Ok(())
 }

@@ -49,6 +49,7 @@ pub struct Settings {
 /// What has become of a layer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Unpacked {
+    /// Of its files, as far as they take place on the disk.
     pub size_bytes: u64,
     pub files: u64,
     pub implied: u64,

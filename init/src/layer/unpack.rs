@@ -50,6 +50,8 @@ pub struct Layer {
     limits: Limits,
     reader: Reader,
     read_bytes: u64,
+    /// What all files have, their holes included.
+    announced_bytes: u64,
     /// All that are there.
     directories: BTreeMap<Vec<u8>, Directory>,
     whiteouts: BTreeSet<Vec<u8>>,
@@ -70,6 +72,7 @@ impl Layer {
             limits: settings.limits,
             reader: Reader::of_layers(),
             read_bytes: 0,
+            announced_bytes: 0,
             directories: BTreeMap::from([(Vec::new(), UNSAID)]),
             whiteouts: BTreeSet::new(),
             names_bytes: 0,
@@ -225,7 +228,10 @@ impl Layer {
     }
 
     fn end_file(&mut self) -> Result<(), Trouble> {
-        self.file.take().map_or(Ok(()), |file| file.finish(self.owners))
+        if let Some(file) = self.file.take() {
+            self.done.size_bytes = self.done.size_bytes.saturating_add(file.finish(self.owners)?);
+        }
+        Ok(())
     }
 
     fn take_hard_link(&mut self, above: &[u8], last: &[u8], path: &[u8], member: &Member) -> Result<(), Trouble> {
@@ -389,8 +395,8 @@ impl Layer {
     }
 
     fn count_bytes(&mut self, path: &[u8], size: u64) -> Result<(), Trouble> {
-        self.done.size_bytes = self.done.size_bytes.saturating_add(size);
-        if self.done.size_bytes > self.limits.bytes {
+        self.announced_bytes = self.announced_bytes.saturating_add(size);
+        if self.announced_bytes > self.limits.bytes {
             let most = self.limits.bytes;
             return Err(too_large(path, format!("is one file too many: a layer may have {most} bytes")));
         }
