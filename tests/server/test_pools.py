@@ -218,3 +218,20 @@ async def test_what_is_on_its_way_for_too_long_is_given_up(server, backend, monk
     backend.switches.create_waits.set()
     server.service.warm_pools.tick()
     await eventually(lambda: pool.ready and pool.message is None)
+
+
+async def test_what_is_made_of_another_image_than_was_asked_for_is_handed_out_to_nobody(server, monkeypatch):
+    """Somebody removed the image just before, and its name means another one by then."""
+    made = []
+
+    def image_in(place_id):
+        made.append(place_id)
+        image_id = "sha256:other" if len(made) == 1 else "sha256:asked"
+        return ResolvedImage(reference="tag", kind="oci", image_id=image_id)
+
+    asked = ResolvedImage(reference="tag", kind="oci", image_id="sha256:asked")
+    monkeypatch.setattr(server.backend, "resolve_image", lambda reference, **more: asked)
+    monkeypatch.setattr(server.backend, "image_in", image_in)
+    pool = await pool_of(server, 1)
+    assert len(made) >= 2 and [warm.place_id for warm in pool.ready] == made[1:2]
+    await eventually(lambda: made[0] not in server.backend.links)

@@ -16,6 +16,7 @@ from blockbuster import blockbuster_ctx
 from aviato.server.backends.local import backend as local
 from aviato.server.backends.registry import make_backend
 from aviato.server.executor import fix_threads
+from aviato.server.images.resolved import ResolvedImage
 from aviato.wire.ids import new_exec_id, new_reset_id, new_sandbox_id, new_snapshot_id
 
 pytestmark = pytest.mark.anyio
@@ -112,6 +113,18 @@ async def test_a_snapshot_that_a_reset_overtakes_is_told_so(server, monkeypatch)
     error = (await asyncio.wait_for(server.call("PUT", path, body={}), 60))["error"]
     assert (error["code"], error["reason"], error["is_infrastructure"]) == ("EXECUTION", "reset", False)
     assert (await server.exec(sandbox_id, "true"))[-1][1]["returncode"] == 0
+
+
+async def test_a_reset_whose_image_is_another_one_by_then_is_refused(server, monkeypatch):
+    """Somebody removed it just before the backend took it, and its name means another one."""
+    sandbox_id = (await server.running())["sandbox_id"]
+    other = ResolvedImage(reference="tag", kind="oci", image_id="sha256:other")
+    monkeypatch.setattr(server.service.backend, "image_in", lambda place_id: other)
+    await server.call("PUT", f"/v1/sandboxes/{sandbox_id}/resets/{new_reset_id()}", body={}, expect=422)
+    info = await server.wait(sandbox_id, "ended")
+    assert info["status_reason"] == "image_pull_failed" and "removed meanwhile" in info["message"]
+    new = await server.running()
+    assert new["image_id"] == "sha256:other", "one that begins takes what is there"
 
 
 async def test_the_main_commands_output_and_end(server):
