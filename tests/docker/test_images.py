@@ -72,6 +72,24 @@ def test_a_sandbox_of_a_tag_that_moved_begins_anew_with_its_own(make_docker: Cal
         assert session.sandbox(container_image="aviato-moves:1").exec(ask).result().stdout == "second\n"
 
 
+@pytest.mark.anyio
+async def test_what_a_container_is_made_of_is_told_where_its_image_was_removed_meanwhile(
+    backend: Any, boxes: Any, engine: Any
+) -> None:
+    """Its name means another one by then: that is in use, with its settings, and on record."""
+    for which in ("before", "after"):
+        engine.make_image(f"aviato-goes-{which}:1", engines.busybox_root(), f"ENV WHICH={which}")
+    engine.tag("aviato-goes-before:1", "aviato-goes:1")
+    had = await backend.fetch_image(backend.resolve_image("aviato-goes:1"))
+    engine.tag("aviato-goes-after:1", "aviato-goes:1")
+    assert engine.ask("DELETE", "/images/aviato-goes-before:1")[0] == 200
+    async with boxes.make_box(backend, had) as box:
+        made_of = backend.image_in(box.id)
+        assert made_of == await backend.fetch_image(backend.resolve_image("aviato-goes:1")) and made_of != had
+        assert (await box.sh("echo $WHICH")).stdout == "after\n"
+    assert backend.image_in(box.id) is None
+
+
 SAID = {
     "manifest for x:9 not found: manifest unknown: manifest unknown": "unknown_name",
     "pull access denied for x, repository does not exist or may require 'docker login': denied": "needs_credentials",

@@ -72,6 +72,8 @@ class DockerBackend(PlacedBackend):
         self._security: list[str] = []
         self._own_filter = b""
         self._making: dict[str, asyncio.Task[None]] = {}
+        self._made_of: dict[str, ResolvedImage] = {}
+        """Images of the containers that were made here, by place."""
         self._links: dict[str, Process1Link] = {}
 
     # -- the engine -----------------------------------------------------------------------------------------------------
@@ -196,7 +198,7 @@ class DockerBackend(PlacedBackend):
         image = spec.image if spec.image.is_here else await self.fetch_image(spec.image)
         place = self._directories.path(sandbox_id)
         with await in_thread(self._make_place, spec, place) as ready:
-            await self._begin(engine, replace(spec, image=image), place, ready)
+            image = self._made_of[sandbox_id] = await self._begin(engine, replace(spec, image=image), place, ready)
         sock = await opened_in_thread(self._directories.connect, sandbox_id)
         if sock is None:
             raise _did_not_start(sandbox_id, "it let go of its socket")
@@ -208,8 +210,8 @@ class DockerBackend(PlacedBackend):
         self._links[sandbox_id] = link
         return link
 
-    async def _begin(self, engine: Engine, spec: SandboxSpec, place: str, ready: Readiness) -> None:
-        """Have the engine make the container, until its process 1 can be connected to."""
+    async def _begin(self, engine: Engine, spec: SandboxSpec, place: str, ready: Readiness) -> ResolvedImage:
+        """Have the engine make the container, until its process 1 can be connected to; what it is made of in the end."""
         name = containers.name_of(spec.sandbox_id)
         for attempt in range(IMAGE_TRIES):
             # What an engine has been asked for it goes on making, whoever waits: `destroy` waits for that.
@@ -222,7 +224,7 @@ class DockerBackend(PlacedBackend):
             except EngineError as error:
                 if error.status != 404 or attempt + 1 == IMAGE_TRIES:
                     raise error.as_unavailable("the engine could not make the container", spec.sandbox_id) from error
-            # Somebody has removed the image meanwhile.
+            # Somebody has removed the image meanwhile: whoever asked is told what its name means now, see `image_in`.
             spec = replace(spec, image=await self.fetch_image(replace(spec.image, image_id=None)))
         ended = asyncio.create_task(engine.until_ended(name))
         told = asyncio.create_task(ready.wait())
@@ -234,6 +236,11 @@ class DockerBackend(PlacedBackend):
             for task in (ended, told):
                 task.cancel()
             await asyncio.gather(ended, told, return_exceptions=True)
+        return spec.image
+
+    def image_in(self, place_id: str) -> ResolvedImage | None:
+        """See `Backend`."""
+        return self._made_of.get(place_id)
 
     def _make_place(self, spec: SandboxSpec, place: str) -> Readiness:
         """Its directory, with what process 1 reads there."""
@@ -319,6 +326,7 @@ class DockerBackend(PlacedBackend):
         """See `Backend`."""
         if (link := self._links.pop(sandbox_id, None)) is not None and link.ended() is None:
             link.detach()
+        self._made_of.pop(sandbox_id, None)
         if (making := self._making.get(sandbox_id)) is not None:
             await asyncio.gather(asyncio.shield(making), return_exceptions=True)
         try:
