@@ -30,6 +30,7 @@ UNCONTROLLED = {
     "a sandbox: layers that other sandboxes lie on": "the kernel writes to no lower layer",
     "a command in a pod: the server, process 1, through exposed ports and the proxy": "numbers, which the tests count each way",
     "a client with a made-up W&B key: the server, W&B": "numbers, counted at a stand-in",
+    "a policy: a repository's issue, `swe`": "verdicts and processor time, of which the tests know each",
 }
 """Promises whose attacks have no control, and why."""
 

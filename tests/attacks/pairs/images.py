@@ -57,7 +57,7 @@ BELOW = area.defence(
 )
 BOUNDED = area.defence(
     "a layer has a number of bytes",
-    patches=(Patch("init/src/layer/unpack.rs", "if self.done.size_bytes > self.limits.bytes {", "if false {"),),
+    patches=(Patch("init/src/layer/unpack.rs", "if self.announced_bytes > self.limits.bytes {", "if false {"),),
 )
 
 
