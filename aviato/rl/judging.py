@@ -53,7 +53,8 @@ def judged_now(case: ProgramCase | CallCase, actual: Any) -> tuple[bool, str]:
     elif doubtful:
         again, why = _asked(case, judges.as_bytes(expected) if judges.is_printed(case) else expected)
         if again is not True:
-            raise JudgeFailed(f"the judge does not work: it does not take the expected answer either: {why}")
+            also = "" if why == message else f"; of the answer it said: {message}"
+            raise JudgeFailed(f"the judge does not work: it does not take the expected answer either: {why}{also}")
         _know(case.judge)
     return False, message
 

@@ -234,6 +234,12 @@ def test_a_patch_of_tests_that_renames_them_or_has_no_last_newline(
     assert passed == {name: name.endswith("right") for name in tasks}, {name: one.message for name, one in found.items()}
 
 
+def of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Git fetches from what is one's own."""
+    member.uid = member.gid = 0
+    return member
+
+
 @pytest.mark.parametrize("where", ["a branch", "a branch of origin's", "a branch to be fetched", "nowhere"])
 def test_a_row_of_swe_smith_is_graded_on_its_branch(
     where: str, repository: Path, session: aviato.Session, tmp_path: Path
@@ -264,8 +270,8 @@ def test_a_row_of_swe_smith_is_graded_on_its_branch(
         git(made, "remote", "remove", "origin") if where == "a branch" else None
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        tar.add(made, arcname="repo")
-        tar.add(mirror, arcname="mirror")
+        for path, called in ((made, "repo"), (mirror, "mirror")):
+            tar.add(path, arcname=called, filter=of_root)
     row = {
         "instance_id": name,
         "repo": "swesmith/example__double.12345678",
@@ -282,6 +288,7 @@ def test_a_row_of_swe_smith_is_graded_on_its_branch(
     found = run(tasks, session)
     wanted = {"right": None, "wrong": None} if where == "nowhere" else {"right": 1.0, "wrong": 0.0}
     assert {answer: one.reward() for answer, one in found.items()} == wanted, {name: one.message for name, one in found.items()}
+    assert where != "nowhere" or "not appear to be a git repository" in found["right"].message
 
 
 def named_tests(log: str) -> dict[str, str]:
