@@ -161,7 +161,7 @@ async def test_a_session_ends_with_its_key(place):
     """Each of its requests is asked about as one of HTTP is."""
     headers = {"X-Wandb-Api-Key": "ada-key", "X-Wandb-Entity": "team-a"}
     async with Session(place.where, headers) as session:
-        place.now.seconds = REMEMBERED_SECONDS - 1
+        place.now.seconds = REFRESH_SECONDS - 1  # Later it would be asked about again, and that answer may come late.
         assert (await session.ask("GET /v1/sandboxes"))[0] == 200
         place.now.seconds = 3 * REMEMBERED_SECONDS
         place.stand_in.broken = lambda: web.Response(status=401)
