@@ -85,7 +85,7 @@ def test_readers_see_old_or_new(sandbox: aviato.Sandbox) -> None:
     """Writing is atomic: who reads meanwhile sees the old content or the new one, never half."""
     old, new = b"a" * 3_000_000, b"b" * 3_000_000
     sandbox.write_file("f", old).result()
-    code = "while [ ! -e over ]; do sha256sum < f; done | sort -u | wc -l"
+    code = "while sha256sum < f; [ ! -e over ]; do :; done | sort -u | wc -l"
     reading = sandbox.exec(["sh", "-c", f"touch begun; {code}"])
     while True:
         try:
