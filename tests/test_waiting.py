@@ -269,7 +269,7 @@ def test_polling_with_a_timeout_leaves_nothing_behind(gates):
     for _ in range(50):
         wait(refs, num_returns=1, timeout=0)
     assert len(waiting._watches[refs[0]]._listeners) <= 2
-    assert len(refs[0]._future._done_callbacks) == 1
+    assert len(refs[0]._outcome._callbacks) == 1
 
 
 def test_waiting_keeps_nothing_alive():

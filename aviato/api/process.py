@@ -109,7 +109,7 @@ class Process(CommandHandle[ProcessResult]):
         returncode = self.poll()
         if returncode is None:
             return super()._state_shown()
-        failed = self._future.exception()
+        failed = self._outcome.error
         return f"returncode {returncode}" if failed is None else f"returncode {returncode}, {type(failed).__name__}"
 
     @property

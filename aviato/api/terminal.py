@@ -51,8 +51,8 @@ class TerminalSession(CommandHandle[TerminalResult]):
         return OperationRef.start(self._resize(**size), name=f"resize {self.exec_id}")
 
     def _state_shown(self) -> str:
-        ended = self._future.done() and self._future.exception() is None
-        return f"returncode {self._future.result().returncode}" if ended else super()._state_shown()
+        ended = self._outcome.is_set and self._outcome.error is None
+        return f"returncode {self._outcome.value.returncode}" if ended else super()._state_shown()
 
     # -- on the loop thread
 

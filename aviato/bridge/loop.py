@@ -102,6 +102,8 @@ class LoopThread:
                 raise
             self._failure = error
             self._started.set()
+        finally:
+            self.closing = True
 
     async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -110,8 +112,10 @@ class LoopThread:
         try:
             await self._stop.wait()
         finally:
-            # A dying loop must not accept work that nobody will finish.
+            # A dying loop must not accept work that nobody will finish. What it has accepted begins, or nobody would be told of
+            # its end.
             self.closing = True
+            await asyncio.sleep(0)
 
 
 _lock = threading.Lock()
@@ -127,11 +131,11 @@ def loop_thread() -> LoopThread:
         SandboxUnavailableError: this process cannot have one, see `monkey_patches`.
     """
     global _current
-    if not monkey_patches.PATCHERS.isdisjoint(sys.modules):
+    if not sys.modules.keys().isdisjoint(monkey_patches.PATCHERS):
         monkey_patches.check()
     standard_streams.hold()
     thread = _current
-    if thread is not None and not thread.closing and thread.is_alive():
+    if thread is not None and not thread.closing:
         return thread
     with _lock:
         if _current is None or not _current.usable:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from aviato.bridge.loop import SLICE_SECONDS, loop_thread
 from aviato.bridge.loop import check_blocking as check_blocking
+from aviato.bridge.outcome import Outcome
 from aviato.core.shared import ended
 from aviato.core.timeouts import not_ended
 from aviato.exceptions import AviatoError, OperationCancelledError
@@ -77,15 +78,14 @@ class OperationRef(Handle, Generic[T]):
         self._name = name
         self._shared = shared
         self._pid = os.getpid()
-        self._task: asyncio.Task[T] | None = None
-        # Only the end of the task resolves this future. Marked as running, its own cancel() can never desync it.
-        self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._future.set_running_or_notify_cancel()
+        self._task: asyncio.Task[None] | None = None
+        self._not_begun: Coroutine[Any, Any, T] | None = coroutine
+        self._outcome: Outcome[T] = Outcome()
         self._seen = False
         for attempt in range(2):
             try:
                 self._thread = loop_thread()
-                self._thread.loop.call_soon_threadsafe(self._begin, coroutine)
+                self._thread.loop.call_soon_threadsafe(self._begin)
                 return
             except RuntimeError as error:
                 if attempt == 0:  # it was closing; a new one is started
@@ -98,20 +98,28 @@ class OperationRef(Handle, Generic[T]):
                 self._seen = True
                 raise
 
-    def _begin(self, coroutine: Coroutine[Any, Any, T]) -> None:
-        self._task = asyncio.get_running_loop().create_task(coroutine, name=self._name)
-        self._task.add_done_callback(self._finish)
+    def _begin(self) -> None:
+        self._task = self._thread.loop.create_task(self._carry(), name=self._name)
 
-    def _finish(self, task: asyncio.Task[T]) -> None:
-        self._task = None
-        error = OperationCancelledError(f"{self._title()} was cancelled") if task.cancelled() else task.exception()
-        # What was cancelled, or waited for what was, is no news to whoever did it.
-        self._seen = self._seen or isinstance(error, OperationCancelledError) or self._thread.leaving
-        self._settle(error)
+    async def _carry(self) -> None:
+        """Do the work, and tell whoever waits as its last step: a callback of the task would come a turn of the loop later."""
+        error: BaseException | None = None
+        work, self._not_begun = self._not_begun, None
+        try:
+            if work is None:
+                raise asyncio.CancelledError
+            self._outcome.value = await work
+        except asyncio.CancelledError:
+            error = OperationCancelledError(f"{self._title()} was cancelled")
+        except (Exception, SystemExit, KeyboardInterrupt) as raised:
+            # Without this frame, which has this handle: nobody could ever forget both.
+            error = raised.with_traceback(None if raised.__traceback__ is None else raised.__traceback__.tb_next)
         if error is not None:
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(task.result())
+            # What was cancelled, or waited for what was, is no news to whoever did it.
+            self._seen = self._seen or isinstance(error, OperationCancelledError) or self._thread.leaving
+        self._task = None
+        self._settle(error)
+        self._outcome.set(error)
 
     def _settle(self, error: BaseException | None) -> None:
         """Called on the loop thread at its end, before anyone learns of it."""
@@ -124,25 +132,25 @@ class OperationRef(Handle, Generic[T]):
 
     def done(self) -> bool:
         """Whether it has ended, its clean-up included."""
-        return self._future.done()
+        return self._outcome.is_set
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error it ended with, or None; waits like `result`."""
         self._wait(timeout)
         self._seen = True
-        return self._future.exception()
+        return self._outcome.error
 
     def _when_done(self, callback: Callable[[Self], object]) -> None:
         """Call back with this handle when it has ended, from whichever thread ends it; at once if it has."""
-        # The future keeps its callbacks for good: holding the handle, they would keep a forgotten failure from being logged.
+        # Holding the handle, they would keep a forgotten failure from being logged.
         weak = weakref.ref(self)
 
-        def call(_: object) -> None:
+        def call() -> None:
             ref = weak()
             if ref is not None:
                 callback(ref)
 
-        self._future.add_done_callback(call)
+        self._outcome.when_set(call)
 
     # -- waiting
 
@@ -158,7 +166,7 @@ class OperationRef(Handle, Generic[T]):
         """
         self._wait(timeout)
         self._seen = True
-        return self._future.result()
+        return self._outcome.value if self._outcome.error is None else self._outcome.result()
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._wait_async().__await__()
@@ -220,13 +228,13 @@ class OperationRef(Handle, Generic[T]):
         Raises:
             RuntimeError: it was started before a fork by the parent, or the loop thread is gone.
         """
-        if self._future.done():
+        if self._outcome.is_set:
             return
         if self._pid != os.getpid():
             raise RuntimeError(
                 f"{self._title()} was started by process {self._pid} before the fork; only that process can wait for it"
             )
-        if not self._thread.is_alive() and not self._future.done():
+        if not self._thread.is_alive() and not self._outcome.is_set:
             raise RuntimeError(f"{self._title()} will never end: aviato's event loop is gone, the interpreter is ending")
 
     def leave_streams(self) -> None:
@@ -238,9 +246,10 @@ class OperationRef(Handle, Generic[T]):
         for stream in self._streams:  # As `leave_streams`; every command comes this way, and hardly any is read.
             if stream.reading:
                 stream.detach_own()
-        if self._future.done():
+        if self._outcome.is_set:
             return
-        self.check_can_end()
+        if self._pid != os.getpid() or self._thread.closing:
+            self.check_can_end()
         if asyncio._get_running_loop() is not None:
             check_blocking(f"waiting for {self._title()}")
         try:
@@ -256,7 +265,7 @@ class OperationRef(Handle, Generic[T]):
 
     async def _wait_async(self) -> T:
         self.leave_streams()
-        if not self._future.done():
+        if not self._outcome.is_set:
             try:
                 await self._wake_up()
             except asyncio.CancelledError:
@@ -267,32 +276,29 @@ class OperationRef(Handle, Generic[T]):
                     await self._wake_up()
                 raise
         self._seen = True
-        return self._future.result()
+        return self._outcome.result()
 
     def _wait_in_slices(self, timeout: float | None) -> bool:
         """Block until it has ended; False when the time is over first."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._future.done():
+        while True:
             remaining = SLICE_SECONDS if deadline is None else min(SLICE_SECONDS, deadline - time.monotonic())
             if remaining <= 0:
-                return False
-            # Not `exception(remaining)`: its TimeoutError could be one that a signal handler has raised, as by `signal.alarm`.
-            with self._future._condition:
-                has_ended = self._future.done() or self._future._condition.wait(remaining)
-            if not has_ended:
-                self.check_can_end()
-        return True
+                return self._outcome.is_set
+            if self._outcome.wait(remaining):
+                return True
+            self.check_can_end()
 
     async def _wake_up(self) -> None:
         """Wait on the caller's own loop until it has ended."""
         loop = asyncio.get_running_loop()
         task = self._task
         if task is not None and threading.get_ident() == self._thread.ident:
-            await ended(task)  # No thread has to be woken. `_finish` was asked for before, so it has run then.
+            await ended(task)  # No thread has to be woken, and the outcome is set before the task ends.
             return
         waiter: asyncio.Future[None] = loop.create_future()
 
-        def wake(_: object) -> None:
+        def wake() -> None:
             try:
                 loop.call_soon_threadsafe(_resolve, waiter)
             except RuntimeError:  # the waiter's loop has closed; nobody waits any more
@@ -311,7 +317,7 @@ class OperationRef(Handle, Generic[T]):
                 timer = loop.call_later(SLICE_SECONDS, look_up)
 
         self.check_can_end()
-        self._future.add_done_callback(wake)
+        self._outcome.when_set(wake)
         timer = loop.call_later(SLICE_SECONDS, look_up)
         try:
             await waiter
@@ -326,7 +332,7 @@ class OperationRef(Handle, Generic[T]):
         Returns:
             False if it had ended already, or if it is shared (a start, a stop) and goes on.
         """
-        if self._future.done() or self._shared or self._pid != os.getpid():
+        if self._outcome.is_set or self._shared or self._pid != os.getpid():
             return False
         try:
             self._thread.loop.call_soon_threadsafe(self._cancel_task)
@@ -335,8 +341,11 @@ class OperationRef(Handle, Generic[T]):
         return True
 
     def _cancel_task(self) -> None:
+        if self._not_begun is not None:
+            self._not_begun.close()  # A task that is cancelled before its first step takes none, and nobody would be told.
+            self._not_begun = None
         # Once: waiters that are cancelled together must not cancel the clean-up that each of them waits for.
-        if self._task is not None and not self._task.cancelling():
+        elif self._task is not None and not self._task.cancelling():
             self._task.cancel()
 
     def _no_attribute(self, name: str) -> str:
@@ -352,15 +361,15 @@ class OperationRef(Handle, Generic[T]):
         return cut(f"<{type(self).__name__} {line(self._title())}: {self._state_shown()}>")
 
     def _state_shown(self) -> str:
-        if not self._future.done():
+        if not self._outcome.is_set:
             return "running"
-        error = self._future.exception()
+        error = self._outcome.error
         return "done" if error is None else type(error).__name__
 
     def __del__(self) -> None:
-        if self._seen or not self._future.done() or self._pid != os.getpid():
+        if self._seen or not self._outcome.is_set or self._pid != os.getpid():
             return
-        error = self._future.exception()
+        error = self._outcome.error
         if error is not None:
             logger.error("%s failed and nobody looked at it: %s: %s", self._title(), type(error).__name__, error)
 

@@ -81,8 +81,8 @@ class Call:
             return await asyncio.to_thread(outcome.value, found)
         return outcome.value(found)
 
-    def over(self, _: object) -> None:
-        """Called when the task has ended; one that was cancelled before its first step never got to `run`."""
+    def over(self) -> None:
+        """Called when it has ended; one that was cancelled before its first step never got to `run`."""
         if not self._begun:
             self._session._forget(self.sandbox_id)
 

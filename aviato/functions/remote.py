@@ -10,7 +10,7 @@ from aviato.bridge.operation import OperationRef
 from aviato.functions.wrapper import Wrapper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Iterable
 
     from aviato.api.session import Session
     from aviato.functions.call import Call
@@ -26,10 +26,8 @@ class FunctionCall(OperationRef[T]):
 
     _call: Call
 
-    def _begin(self, coroutine: Coroutine[Any, Any, T]) -> None:
-        super()._begin(coroutine)
-        assert self._task is not None
-        self._task.add_done_callback(self._call.over)
+    def _settle(self, error: BaseException | None) -> None:
+        self._call.over()
 
     @property
     def exec_result(self) -> ProcessResult | None:

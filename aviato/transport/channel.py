@@ -25,7 +25,8 @@ class Channel:
     Args:
         session: carries it.
         number: in the session.
-        silence_seconds: how long the server may take nothing and say nothing.
+        head_seconds: how long the server may take nothing and say nothing until the head of its answer is there.
+        silence_seconds: how long after that.
 
     Attributes:
         coming: is done once the head of the answer is there, or the error why none comes.
@@ -36,17 +37,18 @@ class Channel:
 
     __slots__ = (
         "_enough", "_error", "_failure", "_heard", "_incoming", "_is_over", "_outgoing", "_pieces", "_sending", "_session",
-        "_silence", "_take", "_waiter", "coming", "headers", "length", "number", "status",
+        "_silence", "_silence_of_body", "_take", "_waiter", "coming", "headers", "length", "number", "status",
     )  # fmt: skip
 
-    def __init__(self, session: Session, number: int, silence_seconds: float) -> None:
+    def __init__(self, session: Session, number: int, head_seconds: float, silence_seconds: float) -> None:
         self.number = number
         self.coming: asyncio.Future[None] = session.loop.create_future()
         self.status = 0
         self.headers: Mapping[str, str] = {}
         self.length: int | None = None
         self._session = session
-        self._silence = silence_seconds
+        self._silence = head_seconds
+        self._silence_of_body = silence_seconds
         self._heard = session.loop.time()
         self._is_over = False
         """Nobody here wants more of it, or there is no more. Its number is the server's until that has said so too."""
@@ -117,6 +119,7 @@ class Channel:
                 raise ValueError(f"status {said.first[:20]!r}")
             first = frame.payload[frame.offset :]
             self.status, self.headers = int(said.first), {**self._session.common, **said.headers}
+            self._silence = self._silence_of_body
             if first and not self._is_over:
                 self._pieces.append(first)
             whole = frame.stream == WHOLE

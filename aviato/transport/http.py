@@ -178,7 +178,7 @@ Response: TypeAlias = Channel | HttpResponse
 """An answer of less than 400 whose body has not been read."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Request:
     """What is sent; see `HttpTransport.open`."""
 
@@ -252,7 +252,7 @@ class HttpTransport:
             content_type: of the body.
             length: of a body from a source, where it is known.
             silence_seconds: how long the server may be silent; `request_timeout_seconds` if None.
-            head_seconds: a shorter limit for the head.
+            head_seconds: a shorter limit until the head is there.
             key: by which the server knows a repeat of the same call.
             memory: the name of what is shared for it, out of `memories`.
             meanwhile: done while the head is on its way to a Unix socket, before the body follows.
@@ -324,25 +324,25 @@ class HttpTransport:
         credentials: dict[str, str] = {}  # A Unix socket knows its callers by peer credentials.
         if server.endpoint.socket_path is None:
             credentials = auth.headers(server.endpoint, wandb_asked=server.wandb_asked)
-        async with asyncio.timeout(request.head_seconds):
-            if not pool.begun or (server.endpoint.embedded and not server.up):
+        if not pool.begun or (server.endpoint.embedded and not server.up):
+            async with asyncio.timeout(request.head_seconds):
                 await pool.begin()
-            patience = min(CONNECT_SECONDS, request.silence_seconds)
-            session = None if pool.sessions is None else await pool.sessions.session(patience, credentials)
-            if session is not None:
-                path, headers = request.path, request.headers
-                if not path.isascii() or not path.isprintable() or " " in path:
-                    raise AviatoValidationError(f"{path!r} cannot be asked for: it is not percent-encoded")
-                if body is not None:
-                    headers = {**headers, TYPE_HEADER: request.content_type}
-                    if isinstance(body, bytes):
-                        body = (body,)
-                    length = sum(map(len, body)) if isinstance(body, (list, tuple)) else request.length
-                    if length is not None:
-                        headers[LENGTH_HEADER] = str(length)
-                line = f"{request.method} {path}"
-                return await session.ask(line, headers, body, request.silence_seconds, request.meanwhile)
-        return await self._send_http(pool, request, credentials)
+        patience = min(CONNECT_SECONDS, request.silence_seconds)
+        session = None if pool.sessions is None else await pool.sessions.session(patience, credentials)
+        if session is None:
+            return await self._send_http(pool, request, credentials)
+        path, headers = request.path, request.headers
+        if not path.isascii() or not path.isprintable() or " " in path:
+            raise AviatoValidationError(f"{path!r} cannot be asked for: it is not percent-encoded")
+        if body is not None:
+            headers = {**headers, TYPE_HEADER: request.content_type}
+            if isinstance(body, bytes):
+                body = (body,)
+            length = sum(map(len, body)) if isinstance(body, (list, tuple)) else request.length
+            if length is not None:
+                headers[LENGTH_HEADER] = str(length)
+        line = f"{request.method} {path}"
+        return await session.ask(line, headers, body, request.silence_seconds, request.head_seconds, request.meanwhile)
 
     async def _send_http(self, pool: _Pool, request: _Request, credentials: dict[str, str]) -> HttpResponse:
         from yarl import URL

@@ -95,6 +95,7 @@ class Session(Paused, asyncio.BufferedProtocol):
         headers: dict[str, str],
         body: Body | None,
         silence_seconds: float,
+        head_seconds: float | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> Channel:
         """Send a request; returns once the head of its answer is there.
@@ -104,6 +105,7 @@ class Session(Paused, asyncio.BufferedProtocol):
             headers: of the request.
             body: its pieces, or a source of them; None is none.
             silence_seconds: how long the server may take nothing and say nothing, then and while the answer's body comes.
+            head_seconds: a shorter limit until the head is there.
             meanwhile: done while the head is on its way, before the body follows.
 
         Raises:
@@ -117,9 +119,10 @@ class Session(Paused, asyncio.BufferedProtocol):
         while number in self.channels:
             number = number % MOST_CHANNELS + 1
         self._last_number = number
-        channel = self.channels[number] = Channel(self, number, silence_seconds)
-        if self._timer is None or self._timer.when() > self.loop.time() + silence_seconds:
-            self._watch(silence_seconds)
+        patience = silence_seconds if head_seconds is None else head_seconds
+        channel = self.channels[number] = Channel(self, number, patience, silence_seconds)
+        if self._timer is None or self._timer.when() > self.loop.time() + patience:
+            self._watch(patience)
         try:
             first = encode_head(line, headers)
             joined = b"" if body is None else None

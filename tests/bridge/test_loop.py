@@ -162,7 +162,7 @@ def test_work_that_a_dying_loop_never_began_is_given_up_within_about_a_second(as
     async def main():
         await lost
 
-    monkeypatch.setattr(OperationRef, "_begin", lambda self, coroutine: coroutine.close())
+    monkeypatch.setattr(OperationRef, "_begin", lambda self: self._not_begun.close())
     lost = start(asyncio.sleep(0))
     threading.Timer(0.2, loop_thread().stop, (5,)).start()
     begin = time.monotonic()
