@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from aviato.exceptions import SandboxUnavailableError
 from aviato.transport.channel import Channel
-from aviato.wire.flow import Paused
+from aviato.wire.flow import Writing
 from aviato.wire.frames import HEAD, FramePieces, FrameType
 from aviato.wire.session import MOST_CHANNELS, WHOLE, encode_head
 from aviato.wire.version import PID_HEADER, WIRE_HEADER
@@ -42,7 +42,7 @@ class RefusedError(Exception):
         self.is_ours = is_ours
 
 
-class Session(Paused, asyncio.BufferedProtocol):
+class Session(Writing, asyncio.BufferedProtocol):
     """The client's end of a session.
 
     Args:
@@ -70,7 +70,6 @@ class Session(Paused, asyncio.BufferedProtocol):
         self._opening = opening
         self._on_lost = on_lost
         self._buffer = room
-        self._transport: asyncio.Transport | None = None
         self._begin = b""
         self._frames = FramePieces()
         self._last_number = 0
@@ -82,7 +81,7 @@ class Session(Paused, asyncio.BufferedProtocol):
     @property
     def is_open(self) -> bool:
         """Whether its connection is."""
-        return self._transport is not None and not self._transport.is_closing()
+        return self.transport is not None and not self.transport.is_closing()
 
     @property
     def is_idle(self) -> bool:
@@ -113,7 +112,7 @@ class Session(Paused, asyncio.BufferedProtocol):
             ConnectionError: the connection ended, or the answer was cut.
             SandboxUnavailableError: what came is no session.
         """
-        if not self.usable or self._transport is None:
+        if not self.usable or self.transport is None:
             raise ConnectionResetError("the server closed it")
         number = self._last_number % MOST_CHANNELS + 1
         while number in self.channels:
@@ -131,7 +130,7 @@ class Session(Paused, asyncio.BufferedProtocol):
             begin = first if joined is None else first + joined
             begin = HEAD.pack(FrameType.OPEN, 0 if joined is None else WHOLE, number, len(begin), len(first)) + begin
             if meanwhile is None:
-                self._transport.write(begin)
+                self.transport.write(begin)
             else:
                 self._send_now(begin)
                 meanwhile()
@@ -143,14 +142,6 @@ class Session(Paused, asyncio.BufferedProtocol):
             channel.close()
             raise
 
-    def write(self, *data: bytes | memoryview) -> None:
-        """Send whole frames."""
-        if self._transport is not None:
-            if len(data) == 1:
-                self._transport.write(data[0])
-            else:
-                self._transport.writelines(data)
-
     def noticed_silence(self, since: float) -> None:
         """A request has waited since then for as long as it may: if nobody else has heard anything, the other end is gone."""
         if self._heard <= since:
@@ -159,15 +150,15 @@ class Session(Paused, asyncio.BufferedProtocol):
     def abort(self) -> None:
         """End it, whatever is under way."""
         self.usable = False
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     # -- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is there, and speaks HTTP still."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of asyncio's
-        self._transport.write(self._opening)
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of asyncio's
+        self.transport.write(self._opening)
         self.usable = True
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -199,7 +190,7 @@ class Session(Paused, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It has ended, and with it all that was under way."""
-        self._transport, self.usable = None, False
+        self.transport, self.usable = None, False
         self.resume_writing()
         if self._timer is not None:
             self._timer.cancel()
@@ -210,7 +201,7 @@ class Session(Paused, asyncio.BufferedProtocol):
 
     def _send_now(self, data: bytes) -> None:
         """Send at once: uvloop's transports wait for the end of the turn."""
-        transport = self._transport
+        transport = self.transport
         if transport is None:
             return
         sent = 0
@@ -266,7 +257,7 @@ class Session(Paused, asyncio.BufferedProtocol):
 
     def _look(self) -> None:
         self._timer = None
-        now, unsent = self.loop.time(), 0 if self._transport is None else self._transport.get_write_buffer_size()
+        now, unsent = self.loop.time(), 0 if self.transport is None else self.transport.get_write_buffer_size()
         takes, self._unsent = unsent < self._unsent, unsent
         left = [channel.look(now, takes) for channel in list(self.channels.values())]
         if left:

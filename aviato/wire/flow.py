@@ -21,15 +21,17 @@ class Carrier(Protocol):
         """Wait until the other side reads as fast as it is sent to."""
 
 
-class Paused:
-    """What a protocol of asyncio's is told of its socket: for both ends of a session.
+class Writing:
+    """What a protocol of asyncio's sends, and is told of its socket: for both ends of a session.
 
     Attributes:
         loop: of the protocol.
+        transport: of its connection; None before that is there, and after its end.
         is_paused: what lies here waits for the socket.
     """
 
     def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
         self.loop = asyncio.get_running_loop()
         self.is_paused = False
         self._paused: asyncio.Future[None] | None = None
@@ -47,6 +49,14 @@ class Paused:
         paused, self._paused = self._paused, None
         if paused is not None and not paused.done():
             paused.set_result(None)
+
+    def write(self, *data: bytes | memoryview) -> None:
+        """Send bytes of whole frames. uvloop sends what one turn has to say together."""
+        if self.transport is not None:
+            if len(data) == 1:
+                self.transport.write(data[0])
+            else:
+                self.transport.writelines(data)
 
     async def drained(self) -> None:
         """Wait until the other side reads as fast as it is sent to."""

@@ -71,6 +71,10 @@ async def until(condition, seconds=10):
             await asyncio.sleep(0)
 
 
+def busy(server):
+    return [one for one in server.connections.all() if server.connection_limit.is_busy(one)]
+
+
 def answering(server):
     return [task for session in server.sessions._open for task in session.answering]
 
@@ -265,7 +269,7 @@ async def test_a_caller_that_goes_leaves_nothing(server, session, seconds, how):
         session.cut(channel)
         while (await session.next(channel)).type != FrameType.CUT:
             pass
-    await until(lambda: not server.service.execs.feeds and not answering(server) and not server.connection_limit._busy)
+    await until(lambda: not server.service.execs.feeds and not answering(server) and not busy(server))
     if how == "cut":
         # Its number is as good as any other.
         session.open(exec_line(sandbox_id), exec_body("echo", "x"), channel=channel)
@@ -460,7 +464,7 @@ async def test_a_writer_that_goes_leaves_what_was_there(server, connect, sharing
         await until(lambda: answering(server))
         await asyncio.sleep(0.05)
         session.cut(channel) if how == "cut" else session.writer.transport.abort()
-        await until(lambda: not answering(server) and not server.connection_limit._busy)
+        await until(lambda: not answering(server) and not busy(server))
     status, _, body = await other.ask(file_line("GET", sandbox_id, "f"))
     assert (status, body) == (200, b"old")
     assert result_of((await other.ask(exec_line(sandbox_id), exec_body("ls", "-A")))[2])[0] == b"f\n"
@@ -623,13 +627,13 @@ async def test_frames_are_the_same_however_their_bytes_fall(session):
 
 
 async def test_only_who_has_something_under_way_counts_as_busy(server, session):
-    assert len(server.sessions._open) == 1 and not server.connection_limit._busy
+    assert len(server.sessions._open) == 1 and not busy(server)
     sandbox_id = (await server.running())["sandbox_id"]
     channel = session.open(exec_line(sandbox_id), exec_body("sh", "-c", "until [ -e go ]; do sleep 0.01; done"))
-    await until(lambda: server.connection_limit._busy)
+    await until(lambda: busy(server))
     await session.ask(file_line("PUT", sandbox_id, "go"), headers=keyed("k"))
     await session.answer(channel)
-    await until(lambda: not server.connection_limit._busy)
+    await until(lambda: not busy(server))
     session.writer.transport.abort()
     await until(lambda: not server.sessions._open)
 

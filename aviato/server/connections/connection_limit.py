@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import SandboxResourceExhaustedError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from aviato.server.callers import Caller
     from aviato.server.connections.open_connections import OpenConnections
 
@@ -51,6 +53,7 @@ class ConnectionLimit:
         self._connections = connections
         self._busy: dict[asyncio.BaseTransport, str | None] = {}
         self._of_tenant: Counter[str | None] = Counter()
+        self._sessions: dict[asyncio.BaseTransport, tuple[Collection[object], str | None]] = {}
         self._idle_since: dict[asyncio.BaseTransport, float] = {}
 
     def most(self) -> int:
@@ -63,12 +66,9 @@ class ConnectionLimit:
         Raises:
             SandboxResourceExhaustedError: there are as many as there may be.
         """
-        if len(self._busy) >= TENANT_SHARE * LEAST and len(self._busy) >= TENANT_SHARE * self.most():
+        most = len(self._busy) + len(self._sessions)
+        if most >= TENANT_SHARE * LEAST and most >= TENANT_SHARE * self.most():
             self._refuse(method, path, caller)
-        self.take_in(connection, caller)
-
-    def take_in(self, connection: asyncio.BaseTransport, caller: Caller) -> None:
-        """A request is under way on this connection, whatever it is."""
         self._busy[connection] = caller.tenant
         self._of_tenant[caller.tenant] += 1
         self._idle_since.pop(connection, None)
@@ -80,6 +80,18 @@ class ConnectionLimit:
             self._of_tenant[tenant] -= 1
             if not self._of_tenant[tenant]:
                 del self._of_tenant[tenant]
+
+    def watch(self, connection: asyncio.BaseTransport, under_way: Collection[object], tenant: str | None) -> None:
+        """A session has this connection: its requests are under way on it as long as there are any in `under_way`."""
+        self._sessions[connection] = under_way, tenant
+
+    def forget(self, connection: asyncio.BaseTransport) -> None:
+        """A session has ended."""
+        self._sessions.pop(connection, None)
+
+    def is_busy(self, connection: asyncio.BaseTransport) -> bool:
+        """Whether a request is under way on it."""
+        return connection in self._busy or (connection in self._sessions and bool(self._sessions[connection][0]))
 
     def make_room(self) -> None:
         """One more comes: look at the others where there are many."""
@@ -93,7 +105,7 @@ class ConnectionLimit:
             now: in seconds, by a clock that does not go back.
         """
         found = self._connections.all()
-        idle = [one for one in found if one not in self._busy]
+        idle = [one for one in found if not self.is_busy(one)]
         self._idle_since = {one: self._idle_since.get(one, now) for one in idle}
         too_many = len(found) - self.most() + 1
         if too_many <= 0:
@@ -115,10 +127,11 @@ class ConnectionLimit:
         if method == "DELETE" or path.endswith(_RELIEF) or path.startswith("/v1/leases/"):
             return
         most = self.most()
-        own = self._of_tenant[caller.tenant]
-        if len(self._busy) < most * (1 + TENANT_SHARE) / 2 and own < TENANT_SHARE * most:
+        sessions = [tenant for under_way, tenant in self._sessions.values() if under_way]
+        busy, own = len(self._busy) + len(sessions), self._of_tenant[caller.tenant] + sessions.count(caller.tenant)
+        if busy < most * (1 + TENANT_SHARE) / 2 and own < TENANT_SHARE * most:
             return
         raise SandboxResourceExhaustedError(
-            f"the server has {len(self._busy)} requests under way ({own} of this caller), and descriptors for no more",
+            f"the server has {busy} requests under way ({own} of this caller), and descriptors for no more",
             retry_delay_seconds=AGAIN_SECONDS,
         )

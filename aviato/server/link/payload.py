@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-_encode_json = json.JSONEncoder(separators=(",", ":")).encode
+from pydantic_core import to_json
 
 
 def as_json(value: dict[str, Any]) -> bytes:
     """A payload."""
-    return _encode_json(value).encode()
+    return to_json(value)

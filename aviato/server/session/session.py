@@ -11,7 +11,7 @@ from aviato.server.callers import CALLER, OPERATOR
 from aviato.server.operations.call import Call
 from aviato.server.operations.failures import failed
 from aviato.server.session.channel import Channel
-from aviato.wire.flow import Paused
+from aviato.wire.flow import Writing
 from aviato.wire.frames import Frame, FrameError, FramePieces, FrameType, every_channel
 from aviato.wire.session import WHOLE, parse_head
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from aviato.server.callers import Caller
-    from aviato.server.connections.connection_limit import ConnectionLimit
     from aviato.server.connections.guard import Guard
     from aviato.server.operations.bodies import Bodies
     from aviato.server.operations.routes import Routes
@@ -35,7 +34,7 @@ MOST_UNDER_WAY = 20_000
 AGAIN_SECONDS = 1.0
 
 
-class Session(Paused, asyncio.Protocol):
+class Session(Writing, asyncio.Protocol):
     """The server's end of a session.
 
     Args:
@@ -43,11 +42,9 @@ class Session(Paused, asyncio.Protocol):
         routes: find the operations.
         bodies: how much of those may be read at a time.
         guard: lets each of its requests in, but those of the server's own user: whoever has opened a Unix socket stays it.
-        connection_limit: hears whether something is under way.
         under_way: how many requests of each tenant are, over all sessions.
         caller: whose session it is.
         headers: with which it was opened.
-        connection: its transport.
         on_lost: told when the connection has ended.
 
     Attributes:
@@ -63,46 +60,24 @@ class Session(Paused, asyncio.Protocol):
         routes: Routes,
         bodies: Bodies,
         guard: Guard,
-        connection_limit: ConnectionLimit,
         under_way: Counter[str | None],
         caller: Caller,
         headers: Mapping[str, str],
-        connection: asyncio.Transport,
         on_lost: Callable[[], None],
     ) -> None:
         super().__init__()
         self.bodies = bodies
-        self.transport: asyncio.Transport | None = None
         self.answering: set[asyncio.Task[None]] = set()
         self._service = service
         self._routes = routes
         self._guard = guard
-        self._connection_limit = connection_limit
         self._under_way = under_way
         self._caller = caller
         self.tenant = caller.tenant
         self._headers = headers
-        self._connection = connection
         self._on_lost = on_lost
         self._frames = FramePieces(every_channel)
         self.channels: dict[int, Channel] = {}
-        self._unsent: list[bytes | memoryview] = []
-        self._unsent_bytes = 0
-
-    def write(self, *data: bytes | memoryview) -> None:
-        """Send bytes of whole frames: what one turn of the loop has to say goes together."""
-        if not self._unsent:
-            self.loop.call_soon(self._flush)
-        self._unsent += data
-        self._unsent_bytes += sum(map(len, data))
-        if self._unsent_bytes > HIGH_WATER_BYTES:
-            self._flush()  # Whoever has more to send in this turn sees then whether it may.
-
-    async def drained(self) -> None:
-        """Wait until the client reads as fast as it is sent to."""
-        if self._unsent:
-            self._flush()
-        await super().drained()
 
     def pause_writing(self) -> None:
         """The client does not read: what it asks is not heard before it does, or its answers would pile up here."""
@@ -119,7 +94,6 @@ class Session(Paused, asyncio.Protocol):
     def close(self) -> None:
         """End it, whatever is under way."""
         if self.transport is not None:
-            self._flush()
             self.transport.close()
 
     # -- asyncio.Protocol
@@ -154,11 +128,6 @@ class Session(Paused, asyncio.Protocol):
 
     # -- inside
 
-    def _flush(self) -> None:
-        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
-        if unsent and self.transport is not None:
-            self.transport.writelines(unsent)
-
     def _open(self, frame: Frame) -> None:
         number = frame.channel
         if number == 0 or number in self.channels:
@@ -172,8 +141,6 @@ class Session(Paused, asyncio.Protocol):
         task = channel.task = self.loop.create_task(self._answer(said.first, channel))
         self.answering.add(task)
         self._under_way[self.tenant] += 1
-        if len(self.answering) == 1:
-            self._connection_limit.take_in(self._connection, self._caller)
         task.add_done_callback(self._answered)
         if first and self.tenant is not None:
             channel.count(len(first))
@@ -181,8 +148,6 @@ class Session(Paused, asyncio.Protocol):
     def _answered(self, task: asyncio.Task[None]) -> None:
         self.answering.discard(task)
         self._under_way[self.tenant] -= 1
-        if not self.answering:
-            self._connection_limit.end(self._connection)
 
     async def _answer(self, line: str, channel: Channel) -> None:
         """See what is asked for, and whether it may be asked, do it, and send what comes of it."""

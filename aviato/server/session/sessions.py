@@ -37,7 +37,7 @@ class Sessions:
         service, routes, bodies: see `Session`.
         guard: lets clients in, and each of their requests.
         connections: of the server.
-        connection_limit: hears which of them have something under way.
+        connection_limit: looks which of them have something under way.
     """
 
     def __init__(
@@ -98,20 +98,20 @@ class Sessions:
         def on_lost() -> None:
             self._open.discard(session)
             self._connections.discard(transport)
+            self._connection_limit.forget(transport)
 
         session = Session(
             self._service,
             self._routes,
             self._bodies,
             self._guard,
-            self._connection_limit,
             self._under_way,
             caller,
             headers,
-            transport,
             on_lost,
         )
         self._open.add(session)
+        self._connection_limit.watch(transport, session.answering, caller.tenant)
         transport.write(encode_answer(UPGRADE))
         transport.set_protocol(session)
         session.connection_made(transport)
