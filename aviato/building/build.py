@@ -305,10 +305,7 @@ def _is_of_machine(base: str) -> bool:
 
 async def _take(sandbox: AsyncSandbox, step: Step, setting: Setting, found: list[Found], user: str | None) -> None:
     if isinstance(step, Copy):
-        remote = posixpath.join(setting.working_dir or "", step.remote)
-        if remote.startswith("/"):
-            await placing.check_kept(sandbox, remote)
-        await sandbox.upload(step.local, remote)
+        await sandbox.upload(step.local, posixpath.join(setting.working_dir or "", step.remote))
     elif isinstance(step, CopyFiles):
         await placing.place(sandbox, step, found)
     elif isinstance(step, Setting):

@@ -34,7 +34,7 @@ async def place(sandbox: AsyncSandbox, step: CopyFiles, found: list[Found]) -> N
 
     Raises:
         OSError, TreeError: the caller's files cannot be read.
-        ValueError: several have one name to go to, no image keeps what is there, or there is no such owner.
+        ValueError: several have one name to go to, or there is no such owner.
         SandboxFileError: it does not work inside.
     """
     handle = sandbox._handle
@@ -45,30 +45,12 @@ async def place(sandbox: AsyncSandbox, step: CopyFiles, found: list[Found]) -> N
         if len(found) > 1:
             raise ValueError(f"{step.destination!r} is the name of one file, and there are {len(found)}; put a / behind it")
         folder, name = posixpath.split(folder)
-    await check_kept(sandbox, folder)
     owner = None if step.owner is None else await _owner(handle, step.owner, "--chown=")
     above, made = await _missing(handle, folder.rstrip("/") or "/")
     entries = [*made, *_below(made[-1].name if made else "", list(together(found, step.mode, name).values()))]
     if owner is not None:
         entries = _given(entries, *owner)
     await _put(handle, entries, above, str(step))
-
-
-async def check_kept(sandbox: AsyncSandbox, path: str) -> None:
-    """See whether an image keeps what is at a path: each sandbox has a `/run` of its own, in memory.
-
-    Raises:
-        ValueError: it does not.
-    """
-    whole = "/" + posixpath.normpath(path).lstrip("/")
-    is_run = whole == "/run" or whole.startswith("/run/")
-    if not is_run and whole.startswith("/var/run"):
-        is_run = f"{whole}/".startswith("/var/run/") and await _kind(sandbox._handle, "/var/run") == "symlink"
-    if is_run:
-        raise ValueError(
-            f"{path!r} is in /run, which is memory of each sandbox and no part of images: copy it elsewhere, and have a command"
-            " of the sandbox put it there"
-        )
 
 
 async def make_directory(sandbox: AsyncSandbox, path: str, owner: str | None, said: str) -> None:

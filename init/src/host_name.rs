@@ -11,7 +11,7 @@ use crate::sys::{self, AT_FDCWD, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_RDO
 /// What the kernel takes.
 const LONGEST: usize = 64;
 /// In which it stands.
-const FILES: [&[u8]; 4] = [b"/etc/hosts", b"/etc/hostname", b"/run/hosts", b"/run/hostname"];
+const FILES: [&[u8]; 4] = [b"/etc/hosts", b"/etc/hostname", b"/.aviato/own/hosts", b"/.aviato/own/hostname"];
 /// What is longer was not made for the name.
 const MOST_BYTES: u64 = 64 << 10;
 

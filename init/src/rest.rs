@@ -11,7 +11,7 @@ use crate::supervisor::Supervisor;
 use crate::sys::{self, Stat, AT_FDCWD};
 
 /// What is in memory, and so in no layer.
-const IN_MEMORY: [&[u8]; 2] = [b"/run", b"/dev/shm"];
+const IN_MEMORY: [&[u8]; 2] = [b"/.aviato/own", b"/dev/shm"];
 /// With more of them a sandbox counts as one that has put something there.
 const MOST_ENTRIES: usize = 32;
 /// Of commands and of calls that another place is told of: nobody asks again for what is older.

@@ -101,7 +101,7 @@ NOTHING = {
     "nothing": "true",
     "a program of the machine": "python3 -I -c 'import json; print(1)'",
     "everything was read": "ls -laR /etc /opt /home >/dev/null; ls /; cat /etc/passwd; find / -xdev >/dev/null",
-    "files in memory": "echo x > /dev/shm/x; echo x > /run/x; echo x > /run/y",
+    "files in memory": "echo x > /dev/shm/x; echo x > /.aviato/own/x",
     "a file without a name": f"python3 -I -c '{UNNAMED}'",
     "what cannot be": "touch /usr/x /proc/x /dev/x 2>/dev/null; rm -rf /usr/bin /proc/sys 2>/dev/null; true",
 }

@@ -108,14 +108,14 @@ def test_nobody_can_tell(session: Session, take: Any) -> None:
             "cat /proc/[0-9]*/comm | grep -c sleep",
         ),
         ("echo x >/dev/shm/x", "cat /dev/shm/x"),
-        ("mkdir -p /run/a/b; echo x >/run/a/b/x", "cat /run/a/b/x"),
+        ("mkdir -p /dev/shm/a/b; echo x >/dev/shm/a/b/x", "cat /dev/shm/a/b/x"),
         (
             "python3 -c 'import ctypes; c = ctypes.CDLL(None); c.shmget(7, 4096, 0o1600)'",
             "tail -n +2 /proc/sysvipc/shm | wc -l",
         ),
         ("python3 -c 'import ctypes; c = ctypes.CDLL(None); c.msgget(7, 0o1600)'", "tail -n +2 /proc/sysvipc/msg | wc -l"),
     ],
-    ids=["process", "shared memory", "run time file", "system v memory", "system v messages"],
+    ids=["process", "shared memory", "below a directory", "system v memory", "system v messages"],
 )
 def test_what_is_in_no_layer_keeps_it_in_its_place(session: Session, take: Any, made: str, left: str) -> None:
     sandbox = session.sandbox()

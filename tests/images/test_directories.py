@@ -76,7 +76,7 @@ async def test_an_image_without_shell_and_python(make_box, image):
         await box.link.remove("/bin/new")
         await box.link.remove("/content")
         names = {entry["path"] for entry in await box.link.list_files("/")}
-        assert names == {"/bin", "/dev", "/etc", "/new", "/proc", "/root", "/run", "/sys", "/tmp", "/workspace"}
+        assert names == {"/.aviato", "/bin", "/dev", "/etc", "/new", "/proc", "/root", "/run", "/sys", "/tmp", "/workspace"}
         assert (await box.run("python3")).returncode == 127
     assert sorted(path.name for path in image.iterdir()) == ["bin", "content"]
     assert (image / "content").read_text() == "from the image\n"

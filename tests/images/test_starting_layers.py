@@ -19,7 +19,7 @@ from tests.conftest import RunningServer
 from tests.images.programs import one_program
 from tests.images.whole_images import make_layout, tar_of
 
-NAMES = ("program", "name", "work", "etc", "proc", "dev", "run", "sys", "tmp", "root", "workspace")
+NAMES = ("program", "name", "work", "etc", "proc", "dev", "run", "sys", "tmp", "root", "workspace", ".aviato")
 
 
 @pytest.fixture(scope="module")

@@ -206,7 +206,9 @@ async def test_nothing_is_left_of_refused_ones(folder, backend):
     async with serving(folder, backend) as (front, where):
         for headers in ({}, of("made up"), {"Host": "evil.example"}):
             assert (await asked_for(where, headers))[0] == 401
-        await until(lambda: not front.connections.all() and not any(map(front.connection_limit.is_busy, front.connections.all())))
+        await until(
+            lambda: not front.connections.all() and not any(map(front.connection_limit.is_busy, front.connections.all()))
+        )
 
 
 async def test_who_comes_by_http_while_that_is_loaded(folder, backend, monkeypatch):

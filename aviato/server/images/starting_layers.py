@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aviato.server.images.image_index import ImageIndex, ImageRecord
     from aviato.server.images.layer_pull import LayerPulls
 
-FORM = "1"
+FORM = "2"
 """Of what is in one: servers of another form make their own."""
 
 

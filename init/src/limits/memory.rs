@@ -11,7 +11,7 @@ use crate::process_tree::{List, Processes};
 use crate::sys::{self, FileSystem, AT_FDCWD, O_NOFOLLOW, O_PATH};
 
 /// Where the file systems in memory are.
-const IN_MEMORY: [&[u8]; 4] = [b"/dev/shm", b"/run", b"/etc", b"/.aviato"];
+const IN_MEMORY: [&[u8]; 4] = [b"/dev/shm", b"/.aviato/own", b"/etc", b"/.aviato"];
 const PAGE_BYTES: u64 = 4096;
 /// So many are looked at before anything else has its turn.
 pub const PROCESSES_A_TURN: usize = 64;

@@ -32,7 +32,7 @@ SOCKETS_SHARE = 4
 """TCP and UDP may hold at most this part of what the machine lets each hold for all."""
 LIMIT_FILE_BYTES = 4 << 30
 ETC_BYTES = 16 << 20
-RUN_BYTES = 16 << 20
+OWN_BYTES = 1 << 20
 MEMORY_UPPER_BYTES = 1 << 30
 """Size of the writable layer where it has to be in memory, by default."""
 UPPER_SLACK_BYTES = 32 << 20

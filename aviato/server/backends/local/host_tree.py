@@ -34,13 +34,14 @@ USUAL = (
 )
 """Directories that programs write to and that every Linux has. They begin empty: what the machine has there is its data."""
 
-HOSTS = "/run/hosts"
-"""What `/etc/hosts` leads to where `/etc` is shared: the one file of it that is the sandbox's own."""
+OWN = "/.aviato/own"
+"""What is the sandbox's own and no part of its layer, in memory: links of /etc lead there, where /etc is shared."""
+HOSTS = f"{OWN}/hosts"
+"""What `/etc/hosts` leads to then."""
 
 
 COPIES = "/etc/.machine"
 """Where what is shared of the machine's /etc and /sys is mounted in a sandbox that lies on no base root; links lead there."""
-RUN = "/run"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,17 +84,18 @@ def base_root(
     directories = [("/usr", 0o755), ("/etc", 0o755), ("/proc", 0o755), ("/dev", 0o755), ("/sys", 0o755), ("/run", 0o755)]
     directories += [("/tmp", 0o1777), ("/var", 0o755), ("/var/tmp", 0o1777), ("/root", 0o700), ("/workspace", 0o755)]
     directories += [(path, 0o755) for path in (accounts.CONVERSATIONS, *USUAL)]
+    directories += [(os.path.dirname(OWN), 0o755), (OWN, 0o755)]
     directories += [(f"/{name}", 0o755) for name in facts.directories]
     directories += [(path, 0o755) for path in hardware.directories(facts.hardware)]
     directories += [(os.path.dirname(seen.GROUPS), 0o755), (seen.GROUPS, 0o755)]
-    links = [*((f"/{name}", target) for name, target in facts.links), ("/var/run", RUN)]
+    links = [*((f"/{name}", target) for name, target in facts.links), ("/var/run", "/run")]
     files = [*etc_files(), *facts.hardware]
     if proxy_port is not None:
         files += way_out.jvm_settings(facts.jvm_networks, proxy_port)
         directories += [(os.path.dirname(path), 0o755) for path, _ in facts.jvm_networks]
     if interpreter is not None:
         prefix, executable, minor = interpreter
-        directories += [("/.aviato", 0o755), (LINKS_DIRECTORY, 0o755)]
+        directories += [(LINKS_DIRECTORY, 0o755)]
         links += [(f"{LINKS_DIRECTORY}/{name}", executable) for name in ("python", "python3", f"python3.{minor}")]
         own_links, own_files = own_tools(LINKS_DIRECTORY, facts, interpreter, packages)
         links, files = [*links, *own_links], [*files, *own_files]

@@ -18,7 +18,7 @@ from aviato.server.backends.local.host_tree import (
     DEVICE_NUMBERS,
     HOSTS,
     LINKS_DIRECTORY,
-    RUN,
+    OWN,
     base_root,
     hosts,
     links_to_copies,
@@ -68,7 +68,7 @@ PACKAGES = "packages"
 """The name of their mount until it is put in."""
 MOUNTED_DIRECTORY = "mounted"
 HOSTS_FILE = "/etc/hosts"
-OWN_NAMES = {HOSTS_FILE: HOSTS, "/etc/hostname": f"{RUN}/hostname"}
+OWN_NAMES = {HOSTS_FILE: HOSTS, "/etc/hostname": f"{OWN}/hostname"}
 """Of a sandbox of an image, what is its own in /etc: links, so that all its sandboxes can have the same ones."""
 ROOT = "root"
 """The writable root of a sandbox that has no layers."""
@@ -366,6 +366,14 @@ def _own_names(options: PlanOptions) -> dict[str, str]:
     return {HOSTS_FILE: HOSTS} if options.base_root is not None else {}
 
 
+def _own_files(options: PlanOptions) -> list[Step]:
+    own = tuple((path, _content_of(path, options)) for path in _own_names(options).values())
+    if not own:
+        return []
+    why = "what is its own of /etc, in memory: its layer may lie below others"
+    return [Step("tmpfs", (OWN, bounds.OWN_BYTES, 0o755), why), Step("files", (own,), "their contents")]
+
+
 def _content_of(target: str, options: PlanOptions) -> str:
     return hosts(options.host_name) if target == HOSTS else f"{options.host_name}\n"
 
@@ -399,6 +407,7 @@ def _image_tree(options: PlanOptions) -> list[Step]:
         ("/etc", 0o755),
         ("/tmp", 0o1777),
         ("/root", 0o700),
+        ("/run", 0o755),
         ("/workspace", 0o755),
     ]
     names = (options.working_dir or "").strip("/").split("/")
@@ -414,7 +423,7 @@ def _image_tree(options: PlanOptions) -> list[Step]:
 
 def _mount_points(options: PlanOptions) -> list[Step]:
     """Where something will be mounted once /proc is there, whose links lead to all that this process has open."""
-    paths = ["/proc", "/dev", "/run"]
+    paths = ["/proc", "/dev", OWN]
     if options.layers:
         paths += ["/sys"]
     elif options.seen is not None:
@@ -435,12 +444,7 @@ def _kernel_trees(options: PlanOptions) -> list[Step]:
         else Step("devices", (DEVICES, DEVICE_LINKS, DEVICE_DIRECTORIES), "a minimal /dev: harmless devices, read only"),
         Step("terminals", (bounds.LIMIT_TERMINALS,), "its own, so many at a time"),
         Step("tmpfs", ("/dev/shm", options.shared_bytes, 0o1777), "shared memory"),
-        Step("tmpfs", ("/run", bounds.RUN_BYTES, 0o755), "run time files"),
-        *(
-            [Step("files", (tuple((path, _content_of(path, options)) for path in own),), "of /etc, what is its own")]
-            if (own := tuple(_own_names(options).values()))
-            else []
-        ),
+        *_own_files(options),
         Step("no_more_namespaces", (), "1 into max_user_namespaces: the next user namespace is the last"),
         Step(
             "kernel_counts",
