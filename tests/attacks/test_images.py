@@ -21,17 +21,18 @@ pytestmark = pytest.mark.attack
 PROGRAMS = ("cat", "echo", "env", "grep", "id", "ls", "sh", "stat", "test", "touch")
 LOOK = """
 cat /../$0/secret /etc/../../$0/secret 2>/dev/null; echo x > /etc/mine 2>/dev/null
-test -c /dev/null && test ! -L /dev && test -d /proc/self/fd && test ! -L /proc && test -d /run && test ! -L /run && echo works
+test -c /dev/null && test ! -L /dev && test -d /proc/self/fd && test ! -L /proc && test -d /.aviato/own && test ! -L /.aviato &&
+    test ! -L /.aviato/own && echo works
 """
 """What everything is like in the end; `{machine}` in a target is a directory of the machine that everybody may write to."""
 LINKS = {
     f"{name} → {target}": [link(name, target)]
-    for name in ("proc", "dev", "run", "sys", "etc", "tmp", "root")
+    for name in ("proc", "dev", "run", "sys", "etc", "tmp", "root", ".aviato", ".aviato/own")
     for target in ("/", "..", "..{machine}", "proc/self/cwd", "proc/1/root{machine}", name)
 }
 OTHERS = {
     f"{name} is {what}": [Member(name, kind)]
-    for name in ("proc", "dev", "run", "sys")
+    for name in ("proc", "dev", "run", "sys", ".aviato", ".aviato/own")
     for what, kind in (("a file", b"0"), ("a pipe", FIFO))
 }
 OTHERS |= {

@@ -13,7 +13,7 @@ import pytest
 from aviato import AsyncClient, Image, SandboxImageError, Session
 
 pytestmark = [pytest.mark.usefixtures("served"), pytest.mark.anyio]
-MOUNTED = {"dev", "etc", "proc", "root", "run", "sys", "tmp", "workspace"}
+MOUNTED = {".aviato", ".aviato/own", "dev", "etc", "proc", "root", "run", "sys", "tmp", "workspace"}
 """Where a sandbox has what is its own: a build leaves empty directories there."""
 BUSYBOX = Path("/bin/busybox")
 TEXT = """FROM scratch AS none
@@ -82,7 +82,7 @@ async def test_it_goes_out(image: Path) -> None:
     subprocess.run(["umoci", "unpack", *rootless, "--image", f"{out}:{tag}", unpacked], check=True, capture_output=True)
     found = {str(path.relative_to(unpacked / "rootfs")) for path in (unpacked / "rootfs").rglob("*")}
     assert {"bin", "bin/busybox", "d", "d/f", "w"} == found - {"etc/hosts", "etc/hostname", *MOUNTED}
-    assert not any(any((unpacked / "rootfs" / name).iterdir()) for name in MOUNTED - {"etc"} if name in found)
+    assert not any(any((unpacked / "rootfs" / name).iterdir()) for name in MOUNTED - {".aviato", "etc"} if name in found)
 
 
 def test_nothing_at_all(session: Session, image: Path) -> None:

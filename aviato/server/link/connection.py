@@ -134,9 +134,9 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     async def _call(self, request: dict[str, Any], body: bytes | None = None, *, at_end: bool = False) -> bytes:
-        payload, reply = as_json(request), ReplyChannel(self._loop)
+        reply = ReplyChannel(self._loop)
         channel = self._open(reply, at_end=at_end)
-        self._send(FrameType.REQUEST, payload, channel=channel)
+        self._send(FrameType.REQUEST, as_json(request), channel=channel)
         if body is not None:
             self._send(FrameType.DATA, body, channel=channel)
         try:

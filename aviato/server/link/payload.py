@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_json
-
-from aviato.exceptions import AviatoValidationError
+_encode_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def as_json(value: dict[str, Any]) -> bytes:
-    """A payload.
-
-    Raises:
-        AviatoValidationError: there is text in it that is no Unicode, so that no program could be given it.
-    """
-    try:
-        return to_json(value)
-    except PydanticSerializationError as error:
-        raise AviatoValidationError(f"what is asked for holds text that is no Unicode: {error}") from None
+    """A payload."""
+    return _encode_json(value).encode()
