@@ -114,7 +114,8 @@ async def _serving(folder, backend, *, secrets=None, **settings):
         # Connections are closed after use, so that descriptors can be counted.
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path, limit=0, force_close=True)) as http:
             client = Client(http)
-            client.sessions, client.connection_limit = front.sessions, front.connection_limit
+            client.sessions, client.connections = front.sessions, front.connections
+            client.connection_limit = front.connection_limit
             yield service, client, path
     finally:
         await front.close()
