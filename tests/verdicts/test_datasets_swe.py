@@ -362,6 +362,36 @@ def test_rows_of_swe_smith_and_r2e(repository: Path, archive: bytes, session: av
     assert found == {name: name.endswith("good") for name in tasks}
 
 
+def test_tests_that_the_log_of_a_row_of_swe_smith_does_not_name(
+    repository: Path, archive: bytes, session: aviato.Session
+) -> None:
+    """Rows have them: what is gone with the right answer, and names with an address. Its harness takes them for passed."""
+    row = {
+        "instance_id": "main",
+        "repo": "swesmith/example__double.12345678",
+        "image_name": "example",
+        "patch": "",
+        "FAIL_TO_PASS": ["test_double.py::test_half", "test_double.py::test_double[gone]", "test_double.py::test_cut[a"],
+        "PASS_TO_PASS": ["test_double.py::test_half[<object object at 0x7f0000000000>]"],
+    }
+    right: dict[str, str | None] = {"old.py": "NAME = 'new'\n", "test_other.py": "def test_fails(): assert 0\n"}
+    answers: dict[str, dict[str, str | None]] = {
+        "right": right,
+        "wrong": {"double.py": FILES["double.py"].replace("n / 2", "n")},
+        "cannot be imported": {"double.py": "def ("},
+        "leaves": {"double.py": "import os\nos._exit(0)\n"},
+        "leaves as one that failed": {"double.py": "import os\nos._exit(1)\n"},
+    }
+    codes = {name: diff(repository, files) for name, files in answers.items()}
+    tasks = {name: asked(row, code, archive, test_command=None) for name, code in codes.items()}
+    tasks["right, where another test fails"] = asked(
+        row, codes["right"], archive, test_command=f"{PYTEST} test_double.py test_other.py"
+    )
+    tasks["another's row"] = asked({**row, "repo": "example/double"}, codes["right"], archive, test_command=None)
+    found = {name: outcome.passed for name, outcome in run(tasks, session).items()}
+    assert found == {name: name.startswith("right") for name in tasks}
+
+
 RUNTESTS = """#!/usr/bin/env python3
 import sys, unittest
 options, labels = sys.argv[1:6], sys.argv[6:]

@@ -69,7 +69,8 @@ def swe(
     The diff is applied, then the row's `test_patch`, whose files are put back to `base_commit` first; the tests run, and their
     log decides: all of `FAIL_TO_PASS` have to pass and all of `PASS_TO_PASS`, in the files that are run, still to pass. A row
     of R2E has `expected_output_json` instead, and all statuses have to be those. One of SWE-smith is graded on the branch that
-    its `instance_id` names, from before its tests were removed there: the image has it, or the sandbox may fetch it. The row's
+    its `instance_id` names, from before its tests were removed there: the image has it, or the sandbox may fetch it. A test of
+    its that the log does not name passes, as in its harness, but only where the tests came to their end. The row's
     image is the caller's `container_image`. The tests run where the diff has been applied, so a diff that is out to deceive
     them can, as in the harnesses.
 
@@ -105,7 +106,7 @@ def problem(
         raise refused(_SCHEMA, "FAIL_TO_PASS", "it has no tests in 'FAIL_TO_PASS'")
     script = text(_SCHEMA, row, "eval_script", blank=True)
     if script.strip() and test_command is None:
-        judge = Resolved(failing, passing, parse_log or _parser(row))
+        judge = Resolved(failing, passing, parse_log or _parser(row), _is_smiths(row))
         return _problem(judge, f'{begin}{_APPLIED}bash "$here/{_EVAL}"\n', {_EVAL: _with_exit_code(script)}, TIMEOUT_SECONDS)
     patch = text(_SCHEMA, row, "test_patch", blank=True)
     run = sorted(_tested_by(patch) or {name.split("::")[0] for name in failing})
@@ -117,7 +118,7 @@ def problem(
             raise refused(_SCHEMA, "FAIL_TO_PASS", message)
         test_command = f"python -m pytest -rA -p no:cacheprovider {shlex.join(run)}"
         passing = tuple(name for name in passing if name.split("::")[0] in run)
-    judge = Resolved(failing, passing, parse_log or parser_of(row))
+    judge = Resolved(failing, passing, parse_log or parser_of(row), _is_smiths(row))
     body = _at(row) + _APPLIED + _tests_put_back(row, patch, run) + _ran(test_command)
     return _problem(judge, begin + body, {_TESTS: _ended(patch)} if patch.strip() else {}, TIMEOUT_SECONDS)
 
@@ -178,9 +179,13 @@ def _tested_by(patch: str) -> set[str]:
     return {name for name in found if name.endswith(".py")}
 
 
+def _is_smiths(row: Row) -> bool:
+    return str(row.get("repo")).startswith("swesmith/")
+
+
 def _at(row: Row) -> str:
     """SWE-smith has a branch for each row, which its harness fetches; other images stand where they should."""
-    if not str(row.get("repo")).startswith("swesmith/"):
+    if not _is_smiths(row):
         return ""
     at = shlex.quote(str(row.get("base_commit") or row.get("instance_id")))
     return (

@@ -22,6 +22,8 @@ EXIT_CODE = ">>>>> Test Exit Code"
 _STATUSES = ("FAILED", "PASSED", "SKIPPED", "ERROR", "XFAIL")
 _GOOD = ("PASSED", "XFAIL")
 _BAD = ("FAILED", "ERROR")
+_WHOLE_RUN = ("0", "1")
+"""How pytest ends that has run all tests that it found: all passed, or some failed."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m|[\x01-\x08\x0b-\x1f]")
 _COUNT = re.compile(r"\[\d+\]$")
 _FAILED_SYMPY = re.compile(r"_+ (\S.*)\.py:(.*) _+")
@@ -113,6 +115,8 @@ class Resolved:
         fail_to_pass: tests that have to pass.
         pass_to_pass: tests that have to pass, or to be skipped.
         parse_log: reads the log.
+        absent_pass: a test that the log does not name passes, if the tests came to their end. SWE-smith's rule: it takes a test
+            that is gone with the right answer for one that failed before, and names of tests can have addresses in them.
     """
 
     output_bytes: ClassVar[int] = MOST_LOG_BYTES
@@ -120,6 +124,7 @@ class Resolved:
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     parse_log: ParseLog
+    absent_pass: bool = False
 
     def __call__(self, case: Any, actual: Any) -> bool | str:
         """As every judge."""
@@ -138,9 +143,13 @@ class Resolved:
         ended = re.search(rf"{re.escape(EXIT_CODE)}:\s*(-?\d+)", log)
         if ended is not None and ended[1] != "0" and found and not any(status in _BAD for status in found.values()):
             return f"the tests ended with {ended[1]}, and their log names none that failed"
-        failed = [name for name in self.fail_to_pass if _status(name, found) not in _GOOD]
-        broken = [name for name in self.pass_to_pass if _status(name, found) not in (*_GOOD, "SKIPPED")]
-        return not (failed or broken) or _told(failed, broken)
+        failed, broken = self.fail_to_pass, self.pass_to_pass
+        # Not where nothing could be collected, or the run broke off: then a wrong answer would pass by that.
+        if self.absent_pass and found and ended is not None and ended[1] in _WHOLE_RUN:
+            failed, broken = (tuple(name for name in names if not _is_absent(name, found)) for names in (failed, broken))
+        missed = [name for name in failed if _status(name, found) not in _GOOD]
+        lost = [name for name in broken if _status(name, found) not in (*_GOOD, "SKIPPED")]
+        return not (missed or lost) or _told(missed, lost)
 
 
 @dataclass(frozen=True)
@@ -210,6 +219,12 @@ def _status(name: str, found: Mapping[str, str]) -> str | None:
         return found.get(name)
     begun = [status for other, status in found.items() if other.startswith(name)]
     return begun[0] if begun and len({status in _GOOD for status in begun}) == 1 else None
+
+
+def _is_absent(name: str, found: Mapping[str, str]) -> bool:
+    """Whether no test is named so, nor begins so where the name was cut off."""
+    is_cut = name.count("[") > name.count("]")
+    return not any(other.startswith(name) for other in found) if is_cut else name not in found
 
 
 def _told(failed: list[str], broken: list[str]) -> str:
