@@ -24,6 +24,9 @@ EXIT_SECONDS = 5.0
 SAYING_SECONDS = 1.0
 """Within which the loop says that it took longer: whoever leaves at that moment would take the message along."""
 
+STILL_SECONDS = 1.0
+"""How long a fork waits for the loop to stand still."""
+
 SLICE_SECONDS = 1.0
 """Blocking waits look up this often, to notice that the loop thread is gone."""
 
@@ -224,6 +227,39 @@ async def _run_hooks(thread: LoopThread, done: threading.Event) -> None:
         done.set()
 
 
+_forks = threading.local()
+"""Of a thread that forks: what the loop waits for meanwhile."""
+
+
+def _hold_still() -> None:
+    """Before a fork: have the loop thread stand between two steps.
+
+    The child gets what that thread was in the middle of as it was: modules that are half imported, locks that nobody frees.
+    """
+    _forks.over = None
+    thread = _current
+    if thread is None or thread.closing or thread.pid != os.getpid() or threading.get_ident() == thread.ident:
+        return
+    here, over = threading.Event(), threading.Event()
+
+    def stand() -> None:
+        here.set()
+        over.wait(STILL_SECONDS)
+
+    try:
+        thread.loop.call_soon_threadsafe(stand)
+    except RuntimeError:
+        return
+    here.wait(STILL_SECONDS)  # It may wait for this very thread, which forks in the middle of an import.
+    _forks.over = over
+
+
+def _go_on() -> None:
+    over: threading.Event | None = getattr(_forks, "over", None)
+    if over is not None:
+        over.set()
+
+
 def _forget() -> None:
     """In a forked child: a new lock, no current thread; the old one is kept so that nothing is finalised or closed."""
     global _lock, _current
@@ -233,7 +269,7 @@ def _forget() -> None:
         _current = None
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(before=_hold_still, after_in_parent=_go_on, after_in_child=_forget)
 
 _warned: set[tuple[str, int]] = set()
 

@@ -79,6 +79,58 @@ def test_fork_while_the_loop_starts(lines):
     assert lines(IN_CHILD + dedent(code)) == ["child", "status 0", "parent"]
 
 
+def test_a_child_gets_no_module_that_the_loop_has_half_imported(lines, tmp_path):
+    (tmp_path / "slowly.py").write_text("import time\nbegun = True\ntime.sleep(0.3)\nNAME = 'whole'\n")
+    code = f"""
+        sys.path.insert(0, {str(tmp_path)!r})
+        async def use():
+            from slowly import NAME
+            return NAME
+        def work():
+            from slowly import NAME
+            say("child", NAME, start(use()).result(5))
+        ref = start(use())
+        while not hasattr(sys.modules.get("slowly"), "begun"):
+            time.sleep(0.001)
+        say("status", in_child(work))
+        say("parent", ref.result(5))
+    """
+    assert lines(IN_CHILD + dedent(code)) == ["child whole whole", "status 0", "parent whole"]
+
+
+def test_many_threads_fork_at_once(lines):
+    code = """
+        start(asyncio.sleep(0)).result()
+        statuses = []
+        threads = [threading.Thread(target=lambda: statuses.append(in_child(lambda: None))) for _ in range(12)]
+        begin = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        say(statuses == [0] * 12, time.monotonic() - begin < 12, start(asyncio.sleep(0, "parent")).result(5))
+    """
+    assert lines(IN_CHILD + dedent(code)) == ["True True parent"]
+
+
+@pytest.mark.parametrize("where", ["by the loop itself", "where the loop waits for who forks"])
+def test_a_fork_for_which_the_loop_cannot_stand_still(lines, where):
+    """It goes on after a second at most."""
+    code = f"""
+        async def fork():
+            return in_child(lambda: None)
+        async def wait():
+            thread = threading.Thread(target=lambda: statuses.append(in_child(lambda: None)))
+            thread.start()
+            thread.join()
+            return statuses[0]
+        statuses = []
+        work = fork() if {where!r} == "by the loop itself" else wait()
+        say(start(work).result(20), start(asyncio.sleep(0, "parent")).result(5))
+    """
+    assert lines(IN_CHILD + dedent(code)) == ["0 parent"]
+
+
 def test_the_childs_wait_for_the_parents_work_names_the_parent(lines):
     code = """
         ref = start(asyncio.sleep(0.5, "parent"))
