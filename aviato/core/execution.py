@@ -118,6 +118,7 @@ class Execution(ExecCalls):
         self._path = f"{handle.path}/execs"
         self._outputs = {int(StreamId.STDOUT): stdout, int(StreamId.STDERR): stderr}
         self._confirmed = {stream: output.total_bytes for stream, output in self._outputs.items()}
+        self._wide_window = False
         self._frames: FramePieces
         self._shared: SharedOutput | None = None
         self._catching_up: dict[int, asyncio.Task[None]] = {}
@@ -274,8 +275,11 @@ class Execution(ExecCalls):
                 output.feed(frame.payload, frame.offset)
             elif kind == FrameType.STARTED:
                 self.started = True
-                if self.handle.said_started != frame.payload:  # All commands of a sandbox are told the same.
-                    self.handle.runs(decode(Started, frame.payload), frame.payload)
+                said = self.handle.said_started
+                if said is None or said[0] != frame.payload:  # Nearly all commands of a sandbox are told the same.
+                    said = self.handle.said_started = frame.payload, decode(Started, frame.payload)
+                    self.handle.runs(said[1])
+                self._wide_window = said[1].wide_window
                 if self._running is not None and not self._running.done():
                     self._running.set_result(True)
             elif kind == FrameType.EXIT:
@@ -390,7 +394,7 @@ class Execution(ExecCalls):
         """Confirm what has arrived, in steps; of a stream whose reader is slow only once the reader has caught up."""
         for stream, output in self._outputs.items():
             confirmed = self._confirmed[stream]
-            wide = self.handle.has_wide_windows and confirmed >= WIDE_WINDOW_BYTES
+            wide = self._wide_window and confirmed >= WIDE_WINDOW_BYTES
             if output.total_bytes - confirmed < (WIDE_WINDOW_BYTES // 2 if wide else ACKNOWLEDGE_BYTES):
                 continue
             if not output.reading:

@@ -50,8 +50,7 @@ class KnownSandbox:
         stopped: this side has asked for its end.
         releasable: nobody can begin an operation any more; the server is told once the last one has ended.
         used_at: when the last operation of this process ended, by the monotonic clock.
-        said_started: what a command has said of its running, and was taken note of; None where something else was seen since.
-        has_wide_windows: whether more of a command's output may be on its way; see `frames.WIDE_WINDOW_BYTES`.
+        said_started: what a command has said of its running, as it came and read; None where something else was seen since.
         prints_much: some command of it has, so that memory may be worth sharing for the next.
     """
 
@@ -69,8 +68,7 @@ class KnownSandbox:
     stopped: bool = field(default=False, init=False)
     releasable: bool = field(default=False, init=False)
     used_at: float = field(default=0.0, init=False)
-    said_started: bytes | None = field(default=None, init=False)
-    has_wide_windows: bool = field(default=False, init=False)
+    said_started: tuple[bytes, Started] | None = field(default=None, init=False)
     prints_much: bool = field(default=False, init=False)
     _queued_seconds: float = field(default=0.0, init=False)
     _operations: int = field(default=0, init=False)
@@ -124,8 +122,8 @@ class KnownSandbox:
             report, self.on_image = self.on_image, None
             report(pull)
 
-    def runs(self, told: Started, said: bytes) -> None:
-        """A command in it has begun, so it runs: known without asking. `said` is what it has told, as it came."""
+    def runs(self, told: Started) -> None:
+        """A command in it has begun, so it runs: known without asking."""
         if told.image_pull is not None:
             self._has_image(told.image_pull)
         if self.on_running is not None:
@@ -137,7 +135,6 @@ class KnownSandbox:
             self.info = self.info.model_copy(update=update)
         if not self._seen_running:
             self._is_running(told.startup_seconds)
-        self.said_started, self.has_wide_windows = said, told.wide_window
 
     def _is_running(self, startup_seconds: float | None) -> None:
         self._seen_running = True
