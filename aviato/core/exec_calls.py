@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import AviatoError, SandboxExecutionError
 from aviato.log import logger
@@ -28,6 +28,7 @@ class ExecCalls:
     handle: SandboxHandle
     _client: Client
     _path: str
+    _request: dict[str, Any]
     _exit: ExecExit | None
     _resizing: asyncio.Lock | None = None
 
@@ -46,8 +47,9 @@ class ExecCalls:
                 return
             try:
                 await self._send_stdin(b"", offset, eof=True)
-            except SandboxExecutionError:
-                if self._exit is None:
+            except SandboxExecutionError as error:
+                # That it has ended may be known there and not here.
+                if self._exit is None and not (error.reason == "stdin_closed" and self._request.get("stdin")):
                     raise
 
     async def _send_stdin(self, data: bytes, offset: int, *, eof: bool) -> None:

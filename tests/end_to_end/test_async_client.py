@@ -75,7 +75,9 @@ def test_blocking_reading_on_the_loop_that_the_output_comes_on_is_refused(served
             terminal = sandbox.shell(["cat"])
             with pytest.raises(RuntimeError, match="iterating output would block"):
                 list(terminal.output)
-            assert await asyncio.to_thread(next, iter(process.stdout.lines())) == "one"
+            lines = process.stdout.lines()
+            assert await asyncio.to_thread(next, lines) == "one"
+            lines.close()  # The thread may hold it for a moment longer.
             await process.close_stdin()
             assert (await process).stdout == "one\n"
             assert list(process.stdout) == ["one\n"]

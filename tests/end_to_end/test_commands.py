@@ -388,3 +388,14 @@ def test_input_that_never_comes_is_no_time_limit(
             return await asyncio.gather(*given, return_exceptions=True)
 
     assert [type(one) for one in asyncio.run(many())] == [error] * 3
+
+
+def test_the_input_of_one_that_ends_meanwhile_is_closed_without_an_error(sandbox: Sandbox) -> None:
+    for _ in range(60):
+        process = sandbox.exec(["sh", "-c", "read line; echo $line"], stdin=True)
+        assert process.stdin is not None
+        writing = process.stdin.writeline("text")
+        closing = process.stdin.close()
+        writing.result()
+        closing.result()
+        assert process.result().stdout == "text\n"
