@@ -209,11 +209,11 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
         TypeError: a bare string, or something that is not text.
         AviatoValidationError: a NUL in it, or a lone surrogate.
     """
-    if type(value) is not list and isinstance(value, (str, bytes, os.PathLike)):
+    if isinstance(value, (str, bytes, os.PathLike)):
         raise TypeError(f"{name} must be a list of strings, not one string: write {_as_list(name, value)}")
     found = []
     for number, item in enumerate(value, 1):
-        if not isinstance(item, str) and isinstance(item, os.PathLike):
+        if isinstance(item, os.PathLike):
             item = os.fspath(item)
         if not isinstance(item, str):
             raise TypeError(f"{name} must be strings, got {item!r}")

@@ -146,7 +146,7 @@ class Resolved:
         failed, broken = self.fail_to_pass, self.pass_to_pass
         # Not where nothing could be collected, or the run broke off: then a wrong answer would pass by that.
         if self.absent_pass and found and ended is not None and ended[1] in _WHOLE_RUN:
-            failed, broken = (tuple(name for name in names if not _is_absent(name, found)) for names in (failed, broken))
+            failed, broken = (tuple(name for name in names if _statuses(name, found)) for names in (failed, broken))
         missed = [name for name in failed if _status(name, found) not in _GOOD]
         lost = [name for name in broken if _status(name, found) not in (*_GOOD, "SKIPPED")]
         return not (missed or lost) or _told(missed, lost)
@@ -214,17 +214,16 @@ def _without_message(line: str, words: list[str]) -> str:
 
 
 def _status(name: str, found: Mapping[str, str]) -> str | None:
-    """The status of a test; names that data sets cut off inside their parameters mean all that begin so, if those agree."""
+    """The status of a test, if all that its name means agree."""
+    meant = _statuses(name, found)
+    return meant[0] if meant and len({status in _GOOD for status in meant}) == 1 else None
+
+
+def _statuses(name: str, found: Mapping[str, str]) -> list[str]:
+    """Of the tests that a name means: one that a data set has cut off inside its parameters means all that begin so."""
     if name in found or name.count("[") <= name.count("]"):
-        return found.get(name)
-    begun = [status for other, status in found.items() if other.startswith(name)]
-    return begun[0] if begun and len({status in _GOOD for status in begun}) == 1 else None
-
-
-def _is_absent(name: str, found: Mapping[str, str]) -> bool:
-    """Whether no test is named so, nor begins so where the name was cut off."""
-    is_cut = name.count("[") > name.count("]")
-    return not any(other.startswith(name) for other in found) if is_cut else name not in found
+        return [found[name]] if name in found else []
+    return [status for other, status in found.items() if other.startswith(name)]
 
 
 def _told(failed: list[str], broken: list[str]) -> str:

@@ -66,8 +66,8 @@ class ConnectionLimit:
         Raises:
             SandboxResourceExhaustedError: there are as many as there may be.
         """
-        most = len(self._busy) + len(self._sessions)
-        if most >= TENANT_SHARE * LEAST and most >= TENANT_SHARE * self.most():
+        busy_at_most = len(self._busy) + len(self._sessions)
+        if busy_at_most >= TENANT_SHARE * LEAST and busy_at_most >= TENANT_SHARE * self.most():
             self._refuse(method, path, caller)
         self._busy[connection] = caller.tenant
         self._of_tenant[caller.tenant] += 1
