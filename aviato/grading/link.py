@@ -428,7 +428,7 @@ async def linked(grader: SandboxHandle, solution: SandboxHandle, directory: str)
 
 @functools.cache
 def _host() -> tuple[bytes, bytes]:
-    return driver.compiled(program("late", "module", "unseen", "packing", "kinds", "calls", "uses", "host"))
+    return driver.compiled(program("late", "module", "unseen", "packing", "kinds", "calls", "uses", "process_state", "host"))
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from aviato.grading.inside import stand_ins
 from aviato.grading.judging import judge
 from aviato.grading.link import check_linkable, linked
 from aviato.grading.new_sandboxes import directory_of, new_sandboxes, nobody_there
+from aviato.grading.own_process import seeded_in
 from aviato.grading.separable import check_separable
 from aviato.grading.sizes import check_sizes
 from aviato.grading.startup import FRAMEWORKS, NOSE
@@ -162,7 +163,8 @@ def _grader_files(
         elif not is_code(path, content):
             found[path] = (content, 0o644)
     if is_linked:
-        found[LINK_MODULE] = (stand_ins().encode(), 0o644)
+        seeded = seeded_in(content.decode("latin-1") for path, content in request.files.items() if path.endswith(".py"))
+        found[LINK_MODULE] = (f"{stand_ins()}\n\nheed_seeds({seeded})\n".encode(), 0o644)
     found.update((path, (content, None)) for path, content in request.files.items())
     return found
 

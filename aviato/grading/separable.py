@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from aviato.exceptions import AviatoValidationError
-from aviato.grading.own_process import use_of_own_process
+from aviato.grading.own_process import OwnProcess
 from aviato.values.parsing import parsed
 
 if TYPE_CHECKING:
@@ -81,13 +81,16 @@ def _replaced(call: ast.Call, modules: Collection[str]) -> str | None:
     return first.value if any(first.value.startswith(f"{name}.") for name in modules) else None
 
 
-def obstacle(tree: ast.Module, names: Collection[str], modules: Collection[str] = ()) -> str | None:
+def obstacle(
+    tree: ast.Module, names: Collection[str], modules: Collection[str] = (), files: Collection[str] | None = None
+) -> str | None:
     """What a test does that could only be answered by the solution itself, or cannot be given to it.
 
     Args:
         tree: of the test.
         names: that stand for functions and classes of the solution.
         modules: that stand for its modules, with dots where they are used so.
+        files: paths that are there for the test and for the solution; None if there may be any.
     """
     if not names and not modules:
         return None
@@ -97,10 +100,10 @@ def obstacle(tree: ast.Module, names: Collection[str], modules: Collection[str] 
         if why is not None:
             return f"line {getattr(node, 'lineno', 1)}: {why}"
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and look.called(node)]
-    given = {ast.dump(value) for call in calls for value in _given(call)}
     if calls:
+        own = OwnProcess(tree, calls, [value for call in calls for value in _given(call)], files)
         for node in ast.walk(tree):
-            if (why := use_of_own_process(node, given)) is not None:
+            if (why := own.why(node)) is not None:
                 return f"line {getattr(node, 'lineno', 1)}: {why}"
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import symtable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from aviato.rl.task import Task
 
 _BUILT_IN = frozenset(dir(builtins)) | {"__name__", "__builtins__", "__file__"}
+_REPLACED = frozenset(("input", "print", "open"))
+"""Built-in functions that tests replace."""
 
 
 def code_names(task: Task) -> list[str]:
@@ -29,11 +32,17 @@ def code_names(task: Task) -> list[str]:
     cases = [case for case in task.tests if isinstance(case, TestCase)]
     if not cases:
         raise _wrong("tests", "grading='separate' needs tests: without any there is nothing to compare")
-    labels = [case.name or f"test_{number}" for number, case in enumerate(cases, 1)]
-    looks = [_look(label, case.source) for label, case in zip(labels, cases, strict=True)]
+    labelled = tuple((case.name or f"test_{number}", case.source) for number, case in enumerate(cases, 1))
+    return list(_names(labelled, tuple(task.code_names), tuple(task.files)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(labelled: tuple[tuple[str, str], ...], named: tuple[str, ...], files: tuple[str, ...]) -> tuple[str, ...]:
+    """The same for labels and sources of cases; a model is asked about the same tests again and again."""
+    looks = [_look(label, source) for label, source in labelled]
     defined = {name for look in looks for name in look.own}
     explicit = {name for look in looks for name in look.named}
-    stated = set(task.code_names) | explicit
+    stated = set(named) | explicit
     if wrong := sorted(name for name in stated if not name.isidentifier()):
         raise _wrong("code_names", f"{_listed(wrong)} cannot be the name of a function")
     free = {name for look in looks for name in look.used} - defined - _BUILT_IN
@@ -49,16 +58,28 @@ def code_names(task: Task) -> list[str]:
         )
         raise _wrong("code_names", message)
     names = stated or free
-    for label, look in zip(labels, looks, strict=True):
+    for (label, _), look in zip(labelled, looks, strict=True):
         asserts = any(isinstance(node, (ast.Assert, ast.Raise)) for node in ast.walk(look.tree))
         if asserts and not (look.used & names or look.imported or (look.used & defined) - look.own):
             message = "it asserts something and uses no name of the code; if a built-in name is meant, state it in code_names"
             raise _refused(label, message)
         local = {name for name, of in look.imported.items() if of}
         modules = {name for name, of in look.imported.items() if not of}
-        if (why := obstacle(look.tree, names | local, modules)) is not None:
+        if (why := _replaced(look.tree) or obstacle(look.tree, names | local, modules, files)) is not None:
             raise _refused(label, why)
-    return sorted(names)
+    return tuple(sorted(names))
+
+
+def _replaced(tree: ast.Module) -> str | None:
+    """Which function that code uses a test has another one for: in one process its names would be the code's too."""
+    for node in tree.body:
+        name = node.name if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else ""
+        if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name):
+            made = ast.unparse(node.value.func) if isinstance(node.value, ast.Call) else ""
+            name = target.id if isinstance(node.value, ast.Lambda) or made.endswith("Mock") else ""
+        if name in _REPLACED:
+            return f"line {node.lineno}: it has a function {name} of its own for the code, which runs in another process"
+    return None
 
 
 class _Look(NamedTuple):

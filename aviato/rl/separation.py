@@ -17,6 +17,7 @@ from aviato.exceptions import AviatoError, SandboxExecutionError, SandboxResourc
 from aviato.grading import driver
 from aviato.grading.link import NO_GRADER, Solution
 from aviato.grading.new_sandboxes import PATIENCE_SECONDS
+from aviato.grading.own_process import seeded_in
 from aviato.rl.calls_ahead import MODULE, calls_ahead
 from aviato.rl.cases import TestCase
 from aviato.rl.code_names import code_names
@@ -218,6 +219,8 @@ def _told(task: Task, timeout_seconds: float, ahead: Sequence[Sequence[bytes]], 
     cases = test_cases(task)
     names = [f"{name} = _aviato.Remote({MODULE!r}, {name!r})" for name in code_names(task)]
     lines = ["import aviato_solution as _aviato", "_aviato.anew()", *names, "del _aviato"]
+    if seeded := seeded_in(case.source for case in task.tests if isinstance(case, TestCase)):
+        lines.insert(1, f"_aviato.heed_seeds({seeded})")
     return {
         "payload": driver.payload("\n".join(lines), cases),
         "limits": [case.timeout_seconds for case in cases],

@@ -63,8 +63,7 @@ def until(what: Any) -> None:
 
 # -- what one task leaves does not reach the next
 
-LEAVES = f"""import json, os, sys, tempfile, types
-{WHO}
+LEAVES = """import json, os, sys, tempfile, types
 open('left.txt', 'w').write('left')
 open(tempfile.mktemp(), 'w').write('left')
 os.makedirs('folder/below')
@@ -96,12 +95,17 @@ assert others == [], [open(os.path.join(proc, name, 'stat')).read() for name in 
 """
 
 
+def unseen(test: str) -> str:
+    """A test of what would be refused if its text said it."""
+    return f"{WHO}\nexec({test!r})\n"
+
+
 @pytest.mark.parametrize("but", ["", "aviato_solution.py"], ids=["all", "but what is there for all"])
 def test_what_a_task_leaves_does_not_reach_the_next(but: str, session: aviato.Session) -> None:
     leaves = "\n".join(line for line in LEAVES.splitlines() if not but or but not in line)
     graders = set()
     for _ in range(2):
-        (left,) = run(session, separate(leaves))
+        (left,) = run(session, separate(unseen(leaves)))
         graders.add(grader_of(left))
         (found,) = run(session, separate(FINDS))
         graders.add(grader_of(found))
@@ -110,7 +114,7 @@ def test_what_a_task_leaves_does_not_reach_the_next(but: str, session: aviato.Se
 
 def test_a_grader_that_was_changed_beyond_that_has_no_other_task(session: aviato.Session) -> None:
     """The control of the other tests too: there are two graders, and that is seen."""
-    writes = f"{WHO}\nopen(os.path.join(os.sep, 'tmp', 'left.txt'), 'w').write('left')\n"
+    writes = unseen("open(os.path.join(os.sep, 'tmp', 'left.txt'), 'w').write('left')\n")
     finds = f"{WHO}\nassert not os.path.exists(os.path.join(os.sep, 'tmp', 'left.txt'))\n"
     (first,) = run(session, separate(writes))
     (second,) = run(session, separate(finds))

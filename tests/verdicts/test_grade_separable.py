@@ -126,7 +126,10 @@ TAKEN = {
     "a value that was given": "from solution import f\nvalue = f(1)\nassert value.count == 3 and len(value) == value[0]\n",
     "a file that is read, and warnings that are silenced": "import warnings\nimport solution\nwith warnings.catch_warnings():\n"
     "    warnings.simplefilter('ignore')\n    assert solution.f(open('given.txt').read()) == 1\n",
-    "a file of the test's": "import solution\nopen('log', 'w').write('a')\nassert solution.f('a') == 1\n",
+    "a file that is given, and may be there": "import solution\nsolution.f('a')\nassert open('a').read()\n",
+    "what crosses with calls": "import decimal, random, sys, solution\nrandom.seed(1)\ndecimal.getcontext().prec = 5\n"
+    "sys.setrecursionlimit(9999)\nassert solution.f() == 1\n",
+    "functions of its own names": "import solution\ndef print(each): return each\nassert print(solution.f()) == 1\n",
     "what has a process of its own, and nothing of the solution": "import sys\nsys.argv = ['a']\nassert sys.argv\n",
     "whether nothing comes": "import solution\nx = [1]\nassert solution.f(x) is None\n",
 }
@@ -142,8 +145,7 @@ OF_ITS_OWN = (
     "def test_it():\n    with pytest.warns(UserWarning):\n        solution.f()\n",
     "def test_it():\n    sys.argv = ['a']\n    assert solution.f() == 1\n",
     "def test_it():\n    os.environ['A'] = 'b'\n    assert solution.f() == 'b'\n",
-    "def test_it():\n    getcontext().prec = 5\n    assert solution.f() == 1\n",
-    "def test_it():\n    sys.setrecursionlimit(9999)\n    assert solution.f() == 1\n",
+    "def test_it():\n    open('log', 'w').write('a')\n    assert solution.f('a') == 1\n",
 )
 REFUSED |= {f"its own process, {number}": (f"import solution\n{test}", "own") for number, test in enumerate(OF_ITS_OWN)}
 REFUSED["what is given back"] = ("from solution import f\ndef test_it(x):\n    assert f(x) is x\n", "only a copy")

@@ -1,7 +1,8 @@
 """Runs in the solution's sandbox: a process for each process of the grader, which loads the solution and answers calls.
 
 Nobody trusts what is here: the solution shares these processes, and may answer whatever it likes. What it answers is data.
-Follows `late.py`, `module.py`, `packing.py` and `calls.py`. Imports are few, since they are most of what a short task costs.
+Follows `late.py`, `module.py`, `packing.py`, `calls.py` and `process_state.py`. Imports are few, since they are most of what a
+short task costs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from aviato.grading.inside.late import leave_packages_for_later
     from aviato.grading.inside.module import FILE, be_in_a_directory, new_module
     from aviato.grading.inside.packing import unpack
+    from aviato.grading.inside.process_state import be_as
     from aviato.grading.inside.unseen import be_started_as, count_from_the_code, out_of_the_way
     from aviato.grading.inside.uses import Kept
 
@@ -266,6 +268,11 @@ class Served:
             write(self.answers, b"%d\n" % len(answer) + answer)
 
     def perform(self, request: Any) -> bytes:
+        if request["op"] == "set":
+            if request["module"] is not None:
+                self.load(request["module"])
+            be_as(request["state"])
+            return value_of(None)
         values = unpack(request["values"], self.resolve)
         if request["op"] == "run":
             return value_of(run_program(request["command"], self.directory, **values))
@@ -287,12 +294,15 @@ class Served:
             return made_of_parts(form, self.resolve)
         return self.kept.objects[form[1]] if form[0] == "h" else self.named(form[1], form[2])
 
-    def named(self, module: str, name: str) -> Any:
+    def load(self, module: str) -> None:
         if self.broken is None and module not in self.modules:
             try:
                 self.modules[module] = load(module, self.directory)
             except BaseException as error:
                 self.broken = error
+
+    def named(self, module: str, name: str) -> Any:
+        self.load(module)
         if self.broken is not None:
             raise NoAnswer("%s: %s" % (type(self.broken).__name__, text_of(self.broken)))
         try:

@@ -1,4 +1,6 @@
-"""What stands for the solution in the grader's process: names whose calls run elsewhere. Follows `crossing.py` and `paths.py`.
+"""What stands for the solution in the grader's process: names whose calls run elsewhere.
+
+Follows `crossing.py`, `paths.py` and `process_state.py`.
 
 A name can be called. What comes back is data, or stands for an object (`objects.py`).
 """
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from aviato.grading.inside.kinds import is_like_answers, parts_of
     from aviato.grading.inside.objects import forget, is_object, number_of, resolve
     from aviato.grading.inside.packing import form_of_number, pack, plain_of, unpack
+    from aviato.grading.inside.process_state import changed_since
 
 CONNECT_SECONDS = 30.0
 TEXT_BYTES = 2000
@@ -81,7 +84,10 @@ class Remote:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module, name, of = object.__getattribute__(self, "_aviato")
         values = pack({"args": args, "kwargs": kwargs}, refer if of is None else refer_chosen, 0, True)
-        return value_of(answer_to(call_of(module, name, values, None if of is None else number_of(of))))
+        return value_of(answer_to(call_of(module, name, values, None if of is None else number_of(of)), module=module))
+
+    def __reduce__(self) -> Any:
+        return Remote, object.__getattribute__(self, "_aviato")
 
     def __getattr__(self, attribute: str) -> Any:
         _, name, of = object.__getattribute__(self, "_aviato")
@@ -120,9 +126,15 @@ def run(command: Any, stdin: Any = "", timeout_seconds: Any = None) -> Any:
     raise SolutionFailed("the solution's side did not say how the program ended")
 
 
-def answer_to(request: bytes, spend: Any = len) -> dict[str, Any]:
-    """Have something done by the solution; `spend` is told how many bytes its answer has."""
-    message = connection().exchange(request)
+def answer_to(request: bytes, spend: Any = len, module: Any = None) -> dict[str, Any]:
+    """Have something done by the solution.
+
+    Args:
+        request: what.
+        spend: is told how many bytes the answer has.
+        module: of the solution, that is loaded before what the test has set for its process is set there too.
+    """
+    message = connection().exchange(request, module)
     spend(len(message)) if spend is not len else None
     answer: dict[str, Any] = read(message)
     ANSWERED[:] = [True]
@@ -261,22 +273,41 @@ class Connection:
                 raise SolutionFailed("the solution's process is gone") from None
         self.file = self.socket.makefile("rb")
         self.lock = allocate_lock()
+        self.known: dict[str, Any] = {}
+        """What that process has of what is set for this one."""
         self.ahead: list[bytes] = []
         for one in CROSSINGS:
             self.ahead = one.ahead(self)
 
-    def exchange(self, request: bytes) -> bytes:
+    def exchange(self, request: bytes, module: Any) -> bytes:
         with self.lock:
-            try:
-                if not self.is_asked(request):
-                    self.socket.sendall(framed([request]))
-                head = self.file.readline(32)
-                answer = self.file.read(int(head)) if head.strip().isdigit() else b""
-            except OSError:
-                answer = b""
+            changed = changed_since(self.known)
+            if changed:
+                self.asked(as_bytes({"op": "set", "module": module, "state": changed}))
+            return self.asked(request)
+
+    def asked(self, request: bytes) -> bytes:
+        answer = b""
+        try:
+            if not self.is_asked(request):
+                self.socket.sendall(framed([request]))
+            head = self.file.readline(32)
+            answer = self.file.read(int(head)) if head.strip().isdigit() else b""
+        except OSError as error:
+            if error.errno is None:
+                self.abandon()
+                raise  # A test's own signal handler has raised it.
+        except BaseException:
+            self.abandon()
+            raise
         if not answer:
             raise SolutionFailed("the solution's process is gone")
         return answer
+
+    def abandon(self) -> None:
+        """Have another process next time: what comes here from now on is an answer that nobody waits for any more."""
+        self.pid = 0
+        self.socket.close()
 
     def is_asked(self, request: bytes) -> bool:
         """Whether this was asked ahead. What was asked instead is answered first, and of no use."""
@@ -305,7 +336,7 @@ def connection() -> Connection:
 def anew() -> None:
     """Have another process of the solution from now on, in which nothing has been called."""
     for one in CONNECTIONS:
-        if one.pid == os.getpid():
+        if one.pid in (0, os.getpid()):
             one.close()
     CONNECTIONS.clear()
 
