@@ -109,17 +109,19 @@ class OperationRef(Handle, Generic[T]):
             if work is None:
                 raise asyncio.CancelledError
             self._outcome.value = await work
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             error = OperationCancelledError(f"{self._title()} was cancelled")
-        except (Exception, SystemExit, KeyboardInterrupt) as raised:
+        except BaseException as raised:
             # Without this frame, which has this handle: nobody could ever forget both.
             error = raised.with_traceback(None if raised.__traceback__ is None else raised.__traceback__.tb_next)
         if error is not None:
             # What was cancelled, or waited for what was, is no news to whoever did it.
             self._seen = self._seen or isinstance(error, OperationCancelledError) or self._thread.leaving
         self._task = None
-        self._settle(error)
-        self._outcome.set(error)
+        try:
+            self._settle(error)
+        finally:
+            self._outcome.set(error)
 
     def _settle(self, error: BaseException | None) -> None:
         """Called on the loop thread at its end, before anyone learns of it."""

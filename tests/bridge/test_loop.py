@@ -91,7 +91,7 @@ def test_without_uvloop(lines):
 
 
 @pytest.mark.parametrize("without", ["", "uvloop"])
-@pytest.mark.parametrize("kind", ["SystemExit", "KeyboardInterrupt"])
+@pytest.mark.parametrize("kind", ["SystemExit", "KeyboardInterrupt", "BaseException"])
 def test_a_caller_s_function_ends_what_has_called_it_and_nothing_else(kind, without, lines):
     code = f"""
         if {without!r}: sys.modules[{without!r}] = None

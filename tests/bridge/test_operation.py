@@ -606,3 +606,19 @@ def test_awaited_on_its_own_loop_between_the_end_of_the_work_and_what_that_does(
         return await waiting
 
     assert start(main()).result(10) == 7
+
+
+def test_nobody_waits_for_what_cannot_end_as_it_should():
+    class Unsettled(OperationRef):
+        def _settle(self, error):
+            raise BaseException("not settled")
+
+    async def ends():
+        return "value"
+
+    async def is_closed():
+        raise GeneratorExit
+
+    assert Unsettled.start(ends(), name="work").result(5) == "value"
+    with pytest.raises(OperationCancelledError, match="work was cancelled"):
+        start(is_closed()).result(5)
