@@ -67,6 +67,11 @@ class SandboxState:
         self._handle: SandboxHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    def __del__(self) -> None:
+        metrics = getattr(self, "metrics", None)
+        if metrics is not None:
+            metrics.sandbox_let_go(self.sandbox_id)
+
     def handle(self) -> SandboxHandle:
         """The handle on the loop thread, where this must be called; a forked child makes one of its own."""
         import asyncio

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 PREFIX = "aviato/"
 ALWAYS = {
@@ -72,6 +76,24 @@ class Durations:
         return sorted(self.sample)[math.ceil(percent / 100 * len(self.sample)) - 1]
 
 
+@dataclass(frozen=True)
+class Spread:
+    """How many numbers there were, the least and the most of them."""
+
+    count: int = 0
+    least: float = math.inf
+    most: int = 0
+
+    def merged(self, other: Spread) -> Spread:
+        """Return both together."""
+        return Spread(self.count + other.count, min(self.least, other.least), max(self.most, other.most))
+
+    @classmethod
+    def of(cls, numbers: Collection[int]) -> Spread:
+        """Return that of some numbers."""
+        return cls(len(numbers), min(numbers, default=math.inf), max(numbers, default=0))
+
+
 @dataclass
 class Counts:
     """What was counted in one span of time; not thread-safe."""
@@ -81,6 +103,14 @@ class Counts:
     execs: Durations = field(default_factory=Durations)
     pulls: Durations = field(default_factory=Durations)
     per_sandbox: dict[str, int] = field(default_factory=dict)
+    """Execs of each sandbox that may have more, and below of all others."""
+    of_others: Spread = Spread()
+
+    def let_go(self, sandbox_id: str) -> None:
+        """A sandbox has no more execs, as a rule."""
+        number = self.per_sandbox.pop(sandbox_id, None)
+        if number is not None:
+            self.of_others = self.of_others.merged(Spread.of([number]))
 
     def add(self, name: str, by: bool | int = 1) -> None:
         """Count something."""
@@ -99,6 +129,7 @@ class Counts:
             execs=self.execs.merged(other.execs),
             pulls=self.pulls.merged(other.pulls),
             per_sandbox=summed(self.per_sandbox, other.per_sandbox),
+            of_others=self.of_others.merged(other.of_others),
         )
 
 
@@ -130,10 +161,10 @@ def as_metrics(counts: Counts) -> dict[str, float | int]:
     if executions:
         metrics["success_rate"] = metrics["exec_completion_rate"] = ok / executions
         metrics["error_rate"] = metrics["exec_failure_rate"] = error / executions
-        per_sandbox = counts.per_sandbox.values()
-        metrics["avg_execs_per_sandbox"] = executions / len(per_sandbox)
-        metrics["min_execs_per_sandbox"] = min(per_sandbox)
-        metrics["max_execs_per_sandbox"] = max(per_sandbox)
+        spread = counts.of_others.merged(Spread.of(counts.per_sandbox.values()))
+        metrics["avg_execs_per_sandbox"] = executions / spread.count
+        metrics["min_execs_per_sandbox"] = spread.least
+        metrics["max_execs_per_sandbox"] = spread.most
     if counts.startups.count:
         metrics["avg_startup_seconds"] = counts.startups.total / counts.startups.count
         metrics["min_startup_seconds"] = counts.startups.shortest

@@ -6,6 +6,7 @@ import itertools
 import os
 import threading
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from aviato.log import logger
@@ -63,6 +64,7 @@ class Metrics:
         self._number = next(_numbers)
         self._span = 0
         self._has_news = False
+        self._let_go: deque[str] = deque()
         self.reported = reported
         _all.add(self)
 
@@ -117,6 +119,7 @@ class Metrics:
                 if self.reported:
                     _totals.add(name)
             if outcome != "cancelled":
+                self._forget_sandboxes()
                 per_sandbox = self._current.per_sandbox
                 per_sandbox[sandbox_id] = per_sandbox.get(sandbox_id, 0) + 1
             if measured is not None:
@@ -125,6 +128,19 @@ class Metrics:
                     _totals.durations["exec"].add(measured)
         if measured is not None and self.reported:
             _tell("exec", measured)
+
+    def sandbox_let_go(self, sandbox_id: str) -> None:
+        """Nobody has it any more who could run a command in it: what is counted of it alone is no longer kept by its id.
+
+        Takes no lock: collection comes at any time, and so with the lock held.
+        """
+        self._let_go.append(sandbox_id)
+
+    def _forget_sandboxes(self) -> None:
+        while self._let_go:
+            sandbox_id = self._let_go.popleft()
+            if sandbox_id not in self._taken.per_sandbox:  # What is taken may yet be added to this.
+                self._current.let_go(sandbox_id)
 
     def image_prefetched(self, info: ImageInfo) -> None:
         """Count an image that was asked for ahead: pulled, there already, or not to be had. Who joins a pull counts nothing."""

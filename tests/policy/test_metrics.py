@@ -157,6 +157,27 @@ def test_execs_per_sandbox_count_those_with_an_exec():
     assert [snapshot[f"aviato/{what}_execs_per_sandbox"] for what in ("avg", "min", "max")] == [2.0, 1, 3]
 
 
+def test_sandboxes_that_nobody_has_any_more_are_counted_without_their_ids():
+    metrics = Metrics()
+    for number in range(1000):
+        for _ in range(1 + number % 3):
+            metrics.exec_ended(f"sb-{number}", "ok", 1.0)
+        metrics.sandbox_let_go(f"sb-{number}")
+    metrics.sandbox_let_go("without an exec")
+    metrics.exec_ended("last", "ok", 1.0)
+    assert len(metrics.snapshot()._counts.per_sandbox) == 1
+    shown = [metrics.snapshot()[f"aviato/{what}_execs_per_sandbox"] for what in ("avg", "min", "max")]
+    assert shown == [(334 + 333 * 2 + 333 * 3 + 1) / 1001, 1, 3]
+    taken = metrics.take()
+    metrics.sandbox_let_go("last")
+    metrics.exec_ended("last", "ok", 1.0)
+    assert [metrics.snapshot()[f"aviato/{what}_execs_per_sandbox"] for what in ("min", "max")] == [1, 3]
+    metrics.discard(taken)
+    assert metrics.snapshot()["aviato/avg_execs_per_sandbox"] == 1
+    metrics.reset()
+    assert metrics.snapshot() == ZERO
+
+
 def test_percentile_is_of_the_nearest_rank():
     metrics = Metrics()
     for seconds in range(1, 101):
