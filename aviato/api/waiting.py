@@ -6,7 +6,6 @@ Built on done-callbacks alone: no task, no hop over the loop, pending work untou
 from __future__ import annotations
 
 import asyncio
-import math
 import queue
 import time
 import weakref
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overloa
 
 from aviato import defaults as checks
 from aviato.bridge.loop import SLICE_SECONDS, running_loop_thread
-from aviato.bridge.operation import OperationRef, check_blocking
+from aviato.bridge.operation import OperationRef, check_blocking, deadline_of
 from aviato.core.timeouts import not_all_ended
 from aviato.progress import Progress
 from aviato.values.parameters import suggests
@@ -356,9 +355,7 @@ def _without(values: list[T], places: list[int]) -> list[T]:
 
 
 def _deadline(timeout: float | None) -> float | None:
-    if timeout is not None and math.isnan(timeout):
-        raise ValueError("timeout must be a number of seconds or None, not NaN")
-    return None if timeout is None else time.monotonic() + timeout
+    return None if timeout is None else deadline_of(timeout)
 
 
 def _remaining(deadline: float | None) -> float:

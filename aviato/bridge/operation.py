@@ -8,6 +8,7 @@ import os
 import threading
 import time
 import weakref
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from aviato.bridge.loop import SLICE_SECONDS, loop_thread
@@ -282,7 +283,7 @@ class OperationRef(Handle, Generic[T]):
 
     def _wait_in_slices(self, timeout: float | None) -> bool:
         """Block until it has ended; False when the time is over first."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else deadline_of(timeout)
         while True:
             remaining = SLICE_SECONDS if deadline is None else min(SLICE_SECONDS, deadline - time.monotonic())
             if remaining <= 0:
@@ -310,6 +311,9 @@ class OperationRef(Handle, Generic[T]):
 
         def look_up() -> None:
             nonlocal timer
+            if self._outcome.is_set:
+                _resolve(waiter)  # Who was to wake it was interrupted.
+                return
             try:
                 self.check_can_end()
             except RuntimeError as error:
@@ -380,6 +384,20 @@ async def _asked(states: list[Startable], *, of_first: bool) -> str | None:
     """Ask what each of them waits for, all at once; what the first says, if that is wanted."""
     reasons = await asyncio.gather(*(state.why_pending() for state in states))
     return reasons[0] if of_first else None
+
+
+def deadline_of(timeout: float) -> float:
+    """When so many seconds from now are over, by the monotonic clock.
+
+    Raises:
+        TypeError: no number.
+        ValueError: NaN.
+    """
+    if not isinstance(timeout, Real):
+        raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}")
+    if timeout != timeout:
+        raise ValueError("timeout must be a number of seconds or None, not NaN")
+    return time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
 
 
 def _resolve(waiter: asyncio.Future[None]) -> None:

@@ -75,3 +75,6 @@ class Outcome(Generic[T]):
                 callback()
             except Exception:
                 logger.exception("a callback of an operation that has ended failed")
+            except BaseException:
+                self._call_back()  # Whoever else waits has nothing to do with it.
+                raise

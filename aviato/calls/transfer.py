@@ -10,6 +10,7 @@ import weakref
 from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from aviato.bridge.loop import SLICE_SECONDS
 from aviato.bridge.operation import OperationRef
 from aviato.bridge.stream import StreamReader
 from aviato.system.own_thread import OwnThread
@@ -61,11 +62,13 @@ class LazyStream(StreamReader[T]):
     async def _fed(self) -> None:
         try:
             await self._state.do(self._pump)
-        except Exception as error:
-            self.finish(error)
         except asyncio.CancelledError:
             self._end_early()
             raise
+        except BaseException as error:
+            self.finish(error)
+            if not isinstance(error, Exception):
+                raise
 
     async def _pump(self, handle: SandboxHandle) -> None:
         chunks = self._fetch(handle)
@@ -122,12 +125,31 @@ async def _from_thread(chunks: Iterable[Any]) -> AsyncGenerator[bytes, None]:
 
 async def _from_loop(chunks: AsyncIterable[Any], loop: asyncio.AbstractEventLoop) -> AsyncGenerator[bytes, None]:
     iterator = aiter(chunks)
+    broken: list[BaseException] = []
 
     async def take() -> Any:
-        return await anext(iterator, _END)
+        try:
+            return await anext(iterator, _END)
+        except (KeyboardInterrupt, SystemExit) as error:
+            broken.append(error)  # It ends the caller's loop, which will then tell nobody.
+            raise
+
+    def check() -> None:
+        if broken:
+            raise broken[0]
+        if loop.is_closed():
+            raise RuntimeError("the event loop of the source has closed before the end of the source; await the write on it")
 
     while True:
-        chunk = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(take(), loop))
+        check()
+        taking = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(take(), loop))
+        try:
+            while not (await asyncio.wait((taking,), timeout=SLICE_SECONDS))[0]:
+                check()
+        finally:
+            if not loop.is_closed():
+                taking.cancel()
+        chunk = taking.result()
         if chunk is _END:
             return
         yield _checked(chunk)

@@ -67,6 +67,10 @@ class _Cut(Exception):
     """The stream ended before the command did."""
 
 
+class _Contradiction(_Cut):
+    """What came does not fit together: without more output, another attempt is no progress."""
+
+
 class Execution(ExecCalls):
     """One command of a sandbox.
 
@@ -128,6 +132,7 @@ class Execution(ExecCalls):
         self._exit: ExecExit | None = None
         self._verdict: AviatoError | None = None
         self._moved = False
+        self._grew = False
         self._ended = False
         self._running: asyncio.Future[bool] | None = None
 
@@ -191,7 +196,7 @@ class Execution(ExecCalls):
 
     async def _attempt(self) -> bool:
         """Read the stream from where it was left; True at its end, False if it was cut after progress."""
-        self._moved = False
+        self._moved = self._grew = False
         again = self._sent
         try:
             response = await self._ask()
@@ -207,7 +212,7 @@ class Execution(ExecCalls):
                 message, sandbox_id=self.handle.sandbox_id, reason="result_lost", retryable=False
             ) from error
         except (_Cut, FrameError) as error:
-            if not self._moved:
+            if not self._moved or (isinstance(error, _Contradiction) and not self._grew):
                 raise SandboxUnavailableError(
                     f"the stream of command {self.exec_id} ended before the command: {error}",
                     sandbox_id=self.handle.sandbox_id,
@@ -271,8 +276,9 @@ class Execution(ExecCalls):
             if kind == FrameType.DATA:
                 output = self._output(frame)
                 if frame.offset > output.total_bytes:
-                    raise _Cut(f"bytes before offset {frame.offset} are missing")
+                    raise _Contradiction(f"bytes before offset {frame.offset} are missing")
                 output.feed(frame.payload, frame.offset)
+                self._grew = True
             elif kind == FrameType.STARTED:
                 self.started = True
                 said = self.handle.said_started
@@ -288,7 +294,7 @@ class Execution(ExecCalls):
                 for stream, total in totals.items():
                     here = self._outputs[stream].total_bytes
                     if here < total:
-                        raise _Cut("the exit came before all output")
+                        raise _Contradiction("the exit came before all output")
                     if self._attached and here > total:
                         self._verdict = exec_errors.beyond_end(self.exec_id, stream, here, total)
                         return True
@@ -373,7 +379,7 @@ class Execution(ExecCalls):
             message = f"the server has lost command {self.exec_id}"
             return SandboxUnavailableError(message, sandbox_id=self.handle.sandbox_id, retryable=False)
         self._accepted = False
-        return _Cut(str(error))
+        return _Contradiction(str(error))
 
     def _over(self) -> None:
         self._ended = True

@@ -15,6 +15,7 @@ import warnings
 import pytest
 import uvloop
 
+import aviato
 from aviato.bridge.loop import loop_thread
 from aviato.bridge.operation import OperationRef
 from aviato.exceptions import (
@@ -622,3 +623,40 @@ def test_nobody_waits_for_what_cannot_end_as_it_should():
     assert Unsettled.start(ends(), name="work").result(5) == "value"
     with pytest.raises(OperationCancelledError, match="work was cancelled"):
         start(is_closed()).result(5)
+
+
+def test_who_is_not_woken_looks_up():
+    """As where Ctrl-C comes between the end and the call that would wake another waiter."""
+    ended = threading.Event()
+
+    async def ends():
+        while not ended.is_set():
+            await asyncio.sleep(0.001)
+        return "value"
+
+    async def waits(ref):
+        task = asyncio.ensure_future(ref._wait_async())
+        while not ref._outcome._callbacks:
+            await asyncio.sleep(0)
+        ref._outcome._callbacks.clear()
+        ended.set()
+        return await asyncio.wait_for(task, 20)
+
+    assert asyncio.run(waits(start(ends()))) == "value"
+
+
+@pytest.mark.parametrize(("timeout", "error"), [(float("nan"), ValueError), ("1", TypeError), (object(), TypeError)])
+def test_what_is_no_number_of_seconds_is_refused(timeout, error):
+    work = Work()
+    ref = work.start()
+    try:
+        for wait in (ref.result, ref.exception):
+            with pytest.raises(error, match="timeout must be a number of seconds or None"):
+                wait(timeout)
+        with pytest.raises(error, match="timeout must be a number of seconds or None"):
+            aviato.wait([ref], timeout=timeout)
+        assert not ref.done()
+    finally:
+        ref.cancel()
+    with pytest.raises(OperationCancelledError):
+        ref.result(10**400)

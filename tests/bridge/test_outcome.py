@@ -58,6 +58,19 @@ def test_a_callback_that_fails_keeps_no_other_from_being_called(caplog: pytest.L
     assert called == ["other"] and "ZeroDivisionError" in caplog.text
 
 
+def test_a_callback_that_is_interrupted_keeps_no_other_from_being_called() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    outcome: Outcome[None] = Outcome()
+    called: list[str] = []
+    outcome.when_set(interrupted)
+    outcome.when_set(lambda: called.append("other"))
+    with pytest.raises(KeyboardInterrupt):
+        outcome.set(None)
+    assert called == ["other"] and outcome.is_set
+
+
 def test_an_error_that_is_raised_keeps_nothing_alive() -> None:
     class Mine(Exception):
         pass

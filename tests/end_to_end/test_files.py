@@ -92,6 +92,37 @@ def test_large_files_in_little_memory(sandbox: Sandbox, tmp_path: Path) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
 
 
+async def _chunks(error: BaseException | None) -> AsyncIterator[bytes]:
+    for _ in range(3):
+        yield bytes(1000)
+    if error is not None:
+        raise error
+    await asyncio.sleep(1000)
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, SystemExit, None])
+def test_a_source_whose_loop_turns_no_more_ends_the_write(sandbox: Sandbox, kind: type[BaseException] | None) -> None:
+    writes = []
+    loop = asyncio.new_event_loop()
+
+    async def main() -> None:
+        writes.append(sandbox.write_file_streaming("/tmp/source", _chunks(None if kind is None else kind("by its source"))))
+        if kind is None:
+            return
+        await writes[0]
+
+    with nullcontext() if kind is None else pytest.raises(kind, match="by its source"):
+        loop.run_until_complete(main())
+    tasks = asyncio.all_tasks(loop)
+    if kind is None:
+        loop.close()
+    with pytest.raises(kind or RuntimeError, match="by its source" if kind else "loop of the source has closed"):
+        writes[0].result(30)
+    for task in tasks:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+
+
 def test_upload_keeps_permission_bits(sandbox: Sandbox, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\necho ran\n")

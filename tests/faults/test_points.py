@@ -193,6 +193,65 @@ def test_a_full_disk_is_a_gap_in_what_is_kept_and_stalls_nothing(faulty: FaultyS
         assert box.exec(["echo", "kept"], detach=True).result().stdout == "kept\n"
 
 
+LOSES_ITS_END = "touch begun; while [ ! -e go ]; do sleep 0.01; done; seq 50000; exit 5"
+
+
+def lost_end(faulty: FaultyServer, box: aviato.Sandbox) -> str:
+    """A detached command of whose output the disk took nothing, found again by another server."""
+    process = box.exec(["sh", "-c", LOSES_ITS_END], detach=True)
+    until(lambda: any(one.path.endswith("begun") for one in box.list_files(".").result()), 20)
+    faulty.arm("fail", "disk.before")
+    box.write_file("go", b"").result()
+    with pytest.raises(aviato.SandboxExecutionError, match="could not keep"):
+        process.result()
+    until(lambda: any((faulty.state / "state" / "serve").rglob(f"{process.exec_id}/exit")), 20)
+    faulty.disarm()
+    faulty.kill()
+    faulty.start()
+    return process.exec_id
+
+
+def test_the_end_of_output_that_a_full_disk_lost_is_a_gap_after_a_restart_too(faulty: FaultyServer) -> None:
+    with aviato.Sandbox(base_url=faulty.url) as box:
+        exec_id = lost_end(faulty, box)
+        for _ in range(2):
+            with pytest.raises(aviato.SandboxExecutionError, match="could not keep") as caught:
+                box.attach(exec_id).result(30)
+            assert caught.value.reason == "output_gap"
+        again = box.attach(exec_id, stdout_offset=288_894).result(30)
+        assert (again.returncode, again.stdout) == (5, "")
+
+
+FORGETS_WHERE_IT_ENDS = "from aviato.server.service.output.ring import Ring; Ring.ends_at = lambda *_: None\n"
+
+
+def test_a_server_that_contradicts_itself_again_and_again_is_given_up(_private_environment: None) -> None:
+    with faulty_server(first=FORGETS_WHERE_IT_ENDS) as faulty, hurried(faulty) as box:
+        exec_id = lost_end(faulty, box)
+        with pytest.raises(aviato.SandboxUnavailableError, match="the exit came before all output") as caught:
+            box.attach(exec_id).result(30)
+        assert (caught.value.reason, caught.value.is_infrastructure) == ("stream_cut", True)
+
+
+@pytest.mark.parametrize("left", [b"", b'{"returncode": 0', bytes(64)], ids=["empty", "cut", "zeros"])
+def test_a_result_that_a_crash_of_the_machine_cut_off_is_none_and_harms_nothing_else(faulty: FaultyServer, left: bytes) -> None:
+    with aviato.Sandbox(base_url=faulty.url) as box:
+        lost, kept = (box.exec(["echo", word], detach=True) for word in ("lost", "kept"))
+        assert [lost.result().stdout, kept.result().stdout] == ["lost\n", "kept\n"]
+        faulty.kill()
+        (found,) = (faulty.state / "state" / "serve").rglob(f"{lost.exec_id}/exit")
+        found.write_bytes(left)
+        (found.parents[1] / kept.exec_id.replace("ex-", "ex-z")).write_bytes(b"no command")
+        faulty.start()
+        with pytest.raises(aviato.SandboxExecutionError, match="no command") as caught:
+            box.attach(lost.exec_id).result(30)
+        assert caught.value.reason == "exec_not_found"
+        assert box.attach(kept.exec_id).result(30).stdout == "kept\n"
+        assert box.exec(["echo", "new"]).result().stdout == "new\n"
+        with aviato.Sandbox(base_url=faulty.url) as other:
+            assert other.exec(["echo", "new"]).result().stdout == "new\n"
+
+
 KILLED = [name for name in POINTS if name not in ("disk.before", *OF_MOVES)]
 
 

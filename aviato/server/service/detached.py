@@ -9,7 +9,7 @@ import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from aviato.exceptions import AviatoError
+from aviato.exceptions import AviatoError, SandboxUnavailableError
 from aviato.server.link.ended import Ended, SandboxGone
 from aviato.server.service.exec_state import ExecState
 from aviato.server.service.live_sandbox import ended_sandbox
@@ -165,8 +165,13 @@ class Detached:
             output.lose(gone.ended)
         except AviatoError as error:
             output.fail(error)
+        except Exception:
+            log.exception("the output of command %s cannot be kept any more", state.exec_id)
         finally:
             output.close()
+        if not output.over:
+            message = f"the server has lost command {state.exec_id}: its output cannot be kept"
+            output.fail(SandboxUnavailableError(message, sandbox_id=sandbox.sandbox_id, retryable=False))
         self._settle(sandbox, state, output)
 
     def _note(self, state: ExecState, output: RecordedOutput, frame: Frame) -> None:
@@ -244,13 +249,17 @@ class Detached:
     def _load(self, sandbox_id: str) -> list[tuple[str, RecordedOutput]]:
         try:
             names = sorted(os.listdir(os.path.join(self._directory, sandbox_id)))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         found = []
         for name in names:
             if EXEC_ID.fullmatch(name):
                 output = RecordedOutput(self._path(sandbox_id, name))
-                output.load()
+                try:
+                    output.load()
+                except OSError as error:
+                    log.error("what was kept of command %s cannot be read: %s", name, error)
+                    continue
                 found.append((name, output))
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -12,12 +13,15 @@ from aviato.server.service.output.recorded_reader import RecordedReader
 from aviato.server.service.output.ring import Ring
 from aviato.system.threads import in_thread
 from aviato.wire.errors import to_wire
+from aviato.wire.execution import ExecExit
 from aviato.wire.frames import Frame, FrameType
 
 if TYPE_CHECKING:
     from aviato.exceptions import AviatoError
     from aviato.server.link.ended import Ended
     from aviato.server.service.output.recorder import Piece
+
+log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 1.0
 """How long in all a command waits for one reader that has fallen behind: one at full speed then loses nothing."""
@@ -89,10 +93,21 @@ class RecordedOutput:
         with suppress(OSError, ValueError), open(os.path.join(self.directory, "command"), "rb") as file:
             self.command = json.loads(file.read())
         with suppress(OSError), open(os.path.join(self.directory, "exit"), "rb") as file:
-            self.last = Frame(FrameType.EXIT, 0, 0, 0, file.read())
-            self.is_stored = True
+            self._take_exit(file.read())
         # Without either nobody knows: the server may have died before it had sent the command off.
         self.started = self.last is not None or any(self.offsets.values())
+
+    def _take_exit(self, payload: bytes) -> None:
+        """A machine that stopped may have left less than was written: then there is no result here."""
+        try:
+            ended = ExecExit.model_validate_json(payload)
+        except ValueError:
+            log.error("the result in %s cannot be read; it counts as none", self.directory)
+            return
+        self.last = Frame(FrameType.EXIT, 0, 0, 0, payload)
+        self.is_stored = True
+        for stream, total in ((1, ended.stdout_bytes_total), (2, ended.stderr_bytes_total)):
+            self.rings[stream].ends_at(total)
 
     def read(self, offsets: tuple[int, int]) -> RecordedReader:
         """A new reader from these offsets on."""

@@ -60,6 +60,10 @@ class Ring:
         self._segments = tuple(found)
         self.end = end if end is not None else sum(found[-1]) if found else 0
 
+    def ends_at(self, end: int) -> None:
+        """It is whole with this many bytes: those that are not here were lost, the last ones too."""
+        self.end = max(self.end, end)
+
     def write(self, offset: int, data: bytes) -> None:
         """Append bytes that begin at `offset`: what is there already is skipped, what lies between is a gap."""
         if offset > self.end:
