@@ -24,7 +24,6 @@ _FIXTURES = {
 _CALLS = {
     **dict.fromkeys(("redirect_stdout", "redirect_stderr", "captured_stdout", "captured_stderr", "addHandler"), _WATCHING),
     **dict.fromkeys(("warns", "deprecated_call", "assertWarns", "assertWarnsRegex", "assertLogs", "assertNoLogs"), _WATCHING),
-    **dict.fromkeys(("patch", "chdir", "putenv"), _CHANGING),
     **dict.fromkeys(("NamedTemporaryFile", "TemporaryFile", "TemporaryDirectory", "mkdtemp", "mkstemp"), _WRITING),
     **dict.fromkeys(("write_text", "write_bytes"), _WRITING),
 }
@@ -35,6 +34,8 @@ _CHANGED = ("os.environ", "os.environb", "sys.argv", "sys.stdin", "sys.stdout", 
 _CHANGERS = frozenset(("append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"))
 _FULL = {
     **{f"{owner}.{name}": _CHANGING for owner in _CHANGED[:3] for name in _CHANGERS},
+    **dict.fromkeys(("os.chdir", "os.fchdir", "os.putenv", "contextlib.chdir"), _CHANGING),
+    **dict.fromkeys(("patch", "mock.patch", "unittest.mock.patch"), _CHANGING),
     **dict.fromkeys(("os.umask", "os.unsetenv", "locale.setlocale", "sys.modules.setdefault", "sys.modules.update"), _CHANGING),
     **dict.fromkeys(("os.mkdir", "os.makedirs", "os.symlink", "os.link", "os.mkfifo", "os.rename", "os.replace"), _WRITING),
     **dict.fromkeys(("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copytree", "shutil.move"), _WRITING),
@@ -44,8 +45,12 @@ _FULL = {
     **{f"socketserver.{kind}Server": _SERVING for kind in ("TCP", "UDP", "ThreadingTCP", "ThreadingUDP", "UnixStream")},
 }
 """By the whole name of what is called."""
+_OF_DATACLASSES = frozenset(f"dataclasses.{name}" for name in ("asdict", "astuple", "replace", "fields", "is_dataclass"))
 _OF_THE_INTERPRETER = frozenset(("sys.path", "sys.dont_write_bytecode", "sys.tracebacklimit"))
 """What may be set in a module, since no result of a solution comes of it."""
+_OF_LIBRARIES = frozenset(("PYTHONHASHSEED", "MPLBACKEND", "TF_CPP_MIN_LOG_LEVEL", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"))
+_OF_LIBRARIES |= frozenset(("TOKENIZERS_PARALLELISM", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_ENABLE_ONEDNN_OPTS"))
+"""Variables of the environment by which no result is another."""
 _OPENERS = frozenset(
     ("open", "io.open", "codecs.open", "gzip.open", "bz2.open", "lzma.open", "tarfile.open", "zipfile.ZipFile")
 )
@@ -74,6 +79,7 @@ class OwnProcess:
         """Of what is imported, by the name that it has here."""
         self._modules: set[str] = set()
         self._values: dict[str, list[ast.expr]] = {}
+        self._calls = set(calls)
         self._given = {ast.dump(value) for value in given}
         self._files = None if files is None else {part for path in files for part in _and_parents(path)}
         made_for_effect = set()
@@ -90,7 +96,7 @@ class OwnProcess:
                 for target in node.targets:
                     if isinstance(target, ast.Name):
                         self._values.setdefault(target.id, []).append(node.value)
-            elif isinstance(node, ast.Expr) and node.value in calls:
+            elif isinstance(node, ast.Expr) and node.value in self._calls:
                 made_for_effect.add(node.lineno)
         self._first_effect = min(made_for_effect, default=None)
 
@@ -106,13 +112,17 @@ class OwnProcess:
 
     def _of_call(self, call: ast.Call) -> str | None:
         name, last = self._full(call.func), self._last(call.func)
+        if isinstance(call.func, ast.Attribute) and self._is_object(call.func.value):
+            return None
+        if name in _OF_DATACLASSES and call.args and self._is_object(call.args[0]):
+            return f"it asks {name}() of what the solution gives, which is in another process"
         if what := _FULL.get(name) or _CALLS.get(last):
             return _said(what, ast.unparse(call.func))
         if name.endswith(_PATCHES) or (last in ("setattr", "delattr") and self._is_module(_first(call))):
             return _said(_CHANGING, ast.unparse(call.func))
         if last == "catch_warnings" and any(keyword.arg == "record" for keyword in call.keywords):
             return _said(_WATCHING, ast.unparse(call.func))
-        if name == "logging.basicConfig" and any(each.arg in ("stream", "handlers", "filename") for each in call.keywords):
+        if name == "logging.basicConfig" and any(self._is_of_log(each) for each in call.keywords):
             return _said(_WATCHING, name)
         if name in ("warnings.simplefilter", "warnings.filterwarnings") and _constant(_first(call)) == "error":
             return _said(_CHANGING, name)
@@ -121,11 +131,25 @@ class OwnProcess:
     def _of_target(self, node: ast.Attribute | ast.Subscript) -> str | None:
         of = node.value if isinstance(node, ast.Subscript) else node
         name = self._full(of)
+        if name == "os.environ" and isinstance(node, ast.Subscript) and _constant(node.slice) in _OF_LIBRARIES:
+            return None
         if name in _CHANGED or (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and name == "sys.modules"):
             return _said(_CHANGING, ast.unparse(of))
         if isinstance(node, ast.Attribute) and self._is_module(node.value) and name not in _OF_THE_INTERPRETER:
             return _said(_CHANGING, ast.unparse(of))
         return None
+
+    def _is_object(self, node: ast.AST) -> bool:
+        """Whether it is what a call of the solution gave: what its methods are called says nothing."""
+        if isinstance(node, ast.Name):
+            values = self._values.get(node.id, [])
+            return bool(values) and all(value in self._calls for value in values)
+        return node in self._calls
+
+    def _is_of_log(self, keyword: ast.keyword) -> bool:
+        """Whether it says where the log goes, and not to where it goes anyhow."""
+        is_standard = keyword.arg == "stream" and self._full(keyword.value) in ("sys.stdout", "sys.stderr")
+        return keyword.arg in ("stream", "handlers", "filename") and not is_standard
 
     # -- files
 
@@ -182,7 +206,9 @@ class OwnProcess:
         return value if isinstance(value, str) else None
 
     def _is_module(self, node: ast.AST | None) -> bool:
-        return isinstance(node, ast.Name) and (node.id in self._modules or node.id == "__builtins__")
+        if not isinstance(node, ast.Name) or node.id in self._values:
+            return False
+        return node.id in self._modules or node.id == "__builtins__"
 
     def _last(self, node: ast.AST) -> str:
         return node.attr if isinstance(node, ast.Attribute) else self._full(node).rpartition(".")[2]

@@ -26,6 +26,9 @@ _ASKING_OBJECTS = frozenset(("issubclass", "vars", "dir", "type", "id", "reload"
 """Of these, and of others, those that an object cannot be asked."""
 _OPAQUE = frozenset(("pandas", "pd", "torch", "io"))
 """Modules whose values are no data that crosses."""
+_CHANGING = frozenset(("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "add", "discard", "update"))
+_CHANGING |= frozenset(("setdefault", "popitem", "appendleft", "popleft", "extendleft", "rotate"))
+"""Methods of data that change it."""
 _MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 _MAKERS = frozenset(("list", "dict", "set", "bytearray", "deepcopy", "copy"))
 
@@ -122,6 +125,7 @@ class _Look:
             if isinstance(scope, (*_SCOPES, ast.Module, ast.ClassDef)):
                 self._bound[scope] = _bindings(scope)
         self._tree = tree
+        self._passed = set(self._all_passed())
 
     def why(self, node: ast.AST) -> str | None:
         """What is wrong with one use of the solution; None if the node is none, or a good one."""
@@ -130,7 +134,7 @@ class _Look:
             if label in self._modules and not self._shadowed(node, label.split(".")[0]):
                 return self._of_module(node, label)
             if isinstance(node, ast.Attribute) and self._is_object(node.value):
-                return None  # What it is says the object.
+                return self._of_attribute(node)
             if self._is_name(node):
                 return self._of_reference(node, label)
             if self._is_object(node):
@@ -139,7 +143,9 @@ class _Look:
         if isinstance(node, ast.Call) and self._is_name(node.func):
             return self._of_call(node, _dotted(node.func))
         if isinstance(node, ast.Call) and (label := self.called(node.func)):
-            return self._of_given(node, label)
+            return self._of_given(node, label) or (None if isinstance(node.func, ast.Call) else self._of_mutation(node, label))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and self._is_passed(node.func):
+            return self._of_mutation(node, node.func.id)
         if isinstance(node, ast.Compare):
             return self._of_identity(node)
         return None
@@ -183,6 +189,24 @@ class _Look:
         known = known or (isinstance(node, ast.Attribute) and _dotted(node.value) in self._modules)
         return known and label.rsplit(".", 1)[-1][:1].isupper()
 
+    def _is_passed(self, node: ast.Name) -> bool:
+        """Whether it is a parameter of a function of the test that is given a function of the solution."""
+        scope = self._scope_of(node, node.id)
+        return (scope, node.id) in self._passed
+
+    def _all_passed(self) -> Iterator[tuple[ast.AST, str]]:
+        functions = {each.name: each for each in self._parents if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))}
+        for call in self._parents:
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in functions:
+                continue
+            function = functions[call.func.id]
+            names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+            given = [*zip(names, call.args, strict=False), *((each.arg, each.value) for each in call.keywords if each.arg)]
+            for name, value in given:
+                is_method = isinstance(value, ast.Attribute) and self.called(value)
+                if is_method or (isinstance(value, (ast.Name, ast.Attribute)) and self._is_name(value)):
+                    yield function, name
+
     def _attributes(self, node: ast.Attribute) -> list[ast.AST | None]:
         owner: ast.AST | None = node
         while owner is not None and not isinstance(owner, ast.ClassDef):
@@ -219,6 +243,18 @@ class _Look:
             return f"it sets {label}.{parent.attr}, and a copy of the module is all that is there"
         if isinstance(node.ctx, ast.Load):
             return f"it uses the module {label} itself; only functions and classes of it can be called"
+        return None
+
+    def _of_attribute(self, node: ast.Attribute) -> str | None:
+        """Whether what an object has is changed in place; else the object says what it is."""
+        top: ast.AST = node
+        while isinstance(parent := self._parents.get(top), ast.Subscript) and top is parent.value:
+            top = parent
+        is_set = isinstance(top, ast.Subscript) and not isinstance(top.ctx, ast.Load)
+        parent, outer = self._parents.get(top), self._parents.get(self._parents.get(top, top))
+        is_told = isinstance(parent, ast.Attribute) and parent.attr in _CHANGING and isinstance(outer, ast.Call)
+        if is_set or (is_told and isinstance(outer, ast.Call) and outer.func is parent):
+            return f"it changes {_dotted(node)} in place, and only a copy of it crosses"
         return None
 
     def _of_object(self, node: ast.Name | ast.Attribute, label: str) -> str | None:
@@ -293,8 +329,7 @@ class _Look:
             return f"it enters {label}(), and only data crosses"
         if (why := self._of_given(call, label)) is not None:
             return why
-        is_method = isinstance(call.func, ast.Attribute) and self._is_object(call.func.value)
-        return None if is_method else self._of_mutation(call, label)
+        return self._of_mutation(call, label)
 
     def _of_identity(self, node: ast.Compare) -> str | None:
         """Whether it asks if a call gives back what it was given."""
@@ -314,7 +349,8 @@ class _Look:
             if isinstance(value, (ast.Lambda, ast.GeneratorExp)):
                 return f"it gives {label}() a function or a generator, and only data can cross"
             name = _dotted(value.func if isinstance(value, ast.Call) else value)
-            if name in self._own and (isinstance(value, ast.Name) or self._is_own_class(name)):
+            is_own = name in self._own and not self._shadowed(value, name)
+            if is_own and (isinstance(value, ast.Name) or self._is_own_class(name)):
                 return f"it gives {label}() {name} of its own, and only data can cross"
             if isinstance(value, ast.Call) and name.split(".")[0] in self._opaque:
                 return f"it gives {label}() a value of {name}, and only data can cross"
@@ -326,6 +362,7 @@ class _Look:
     def _of_mutation(self, call: ast.Call, label: str) -> str | None:
         """Whether what it does to an argument is looked at afterwards."""
         is_statement = isinstance(self._parents.get(call), ast.Expr)
+        is_method = isinstance(call.func, ast.Attribute) and _dotted(call.func.value) not in self._modules
         end = getattr(self._statement(call), "end_lineno", call.lineno)
         for value in _given(call):
             if not isinstance(value, ast.Name):
@@ -339,7 +376,9 @@ class _Look:
                 node for node in ast.walk(scope) if isinstance(node, ast.Name) and node.id == value.id and node.lineno > end
             ]
             later = later[: next((at for at, node in enumerate(later) if isinstance(node.ctx, ast.Store)), None)]
-            if any(is_statement or self._is_compared(node) for node in later):
+            if is_method:
+                later = [node for node in later if self._is_compared(node) and not self._is_beside_solution(node)]
+            if any((is_statement and not self._is_shown(node)) or self._is_compared(node) for node in later):
                 return f"it looks at {value.id} after {label}() had it, and only a copy of it crosses"
         return None
 
@@ -347,6 +386,28 @@ class _Look:
         while not isinstance(node, ast.stmt):
             node = self._parents[node]
         return node
+
+    def _is_shown(self, node: ast.AST) -> bool:
+        """Whether it is only told of: in a message, or printed."""
+        while (parent := self._parents.get(node)) is not None and not isinstance(node, ast.stmt):
+            if isinstance(parent, ast.Raise) or (isinstance(parent, ast.Assert) and node is parent.msg):
+                return True
+            if isinstance(parent, ast.Call) and _dotted(parent.func).rsplit(".", 1)[-1] in ("print", "fail"):
+                return True
+            node = parent
+        return False
+
+    def _is_beside_solution(self, node: ast.AST) -> bool:
+        """Whether it is compared with what the solution gives: then it is what is expected, and not what became of it."""
+        while not isinstance(node, (ast.Compare, ast.stmt)) and not (
+            isinstance(node, ast.Call) and _dotted(node.func).rsplit(".", 1)[-1].startswith("assert")
+        ):
+            node = self._parents[node]
+        return any(
+            self._is_name(each) or self._is_object(each)
+            for each in ast.walk(node)
+            if isinstance(each, (ast.Name, ast.Attribute))
+        )
 
     def _is_compared(self, node: ast.AST) -> bool:
         """Whether a variable, or a part of it, is what is compared."""

@@ -23,12 +23,17 @@ if TYPE_CHECKING:
     from aviato.grading.inside.late import leave_packages_for_later
     from aviato.grading.inside.module import FILE, be_in_a_directory, new_module
     from aviato.grading.inside.packing import unpack
-    from aviato.grading.inside.process_state import be_as
+    from aviato.grading.inside.process_state import BEGINNING, be_as, reckoning, told_back
     from aviato.grading.inside.unseen import be_started_as, count_from_the_code, out_of_the_way
     from aviato.grading.inside.uses import Kept
 
 ANSWER_BYTES = 4 << 20
 READ_BYTES = 1 << 20
+OBJECT = b'["h",'
+NO_DATA = b",null,null]"
+"""How an answer says that it has an object in it, and one that is no data; in a text the quotation marks would be others."""
+AGAIN = b'{"again":true}'
+"""As `standin.py` has it."""
 OWN_FRAMES = 6
 """Between the first frame of a process and that of the code, beyond those of a program that calls it."""
 
@@ -84,6 +89,7 @@ class Host:
                 message = child.read()
                 if message is not None:
                     tell(child.number, message)
+                    child.put_off()
             if self.woken in ready:
                 os.read(self.woken, 4096)
                 for child in list(self.children.values()):
@@ -119,6 +125,7 @@ class Child:
     def __init__(self, number: int, told: dict[str, Any]) -> None:
         self.number = number
         self.data = b""
+        self.is_busy = False
         self.waiting: list[bytes] = []
         """What was asked and not answered; it is told the first."""
         requests, self.requests = os.pipe()
@@ -148,6 +155,7 @@ class Child:
 
     def pass_on(self) -> None:
         message = self.waiting[0]
+        self.is_busy = True
         try:
             write(self.requests, b"%d\n" % len(message) + message)
         except OSError:
@@ -169,10 +177,18 @@ class Child:
         if not line or not head.isdigit() or len(rest) < int(head):
             return None
         self.data = b""
+        self.is_busy = False
         del self.waiting[:1]
-        if self.waiting:
+        if self.waiting and not (OBJECT in rest and NO_DATA in rest):
             self.pass_on()
         return rest[: int(head)]
+
+    def put_off(self) -> None:
+        """What was asked ahead is not done before an object is used that has come: that may be other than it was by then."""
+        if not self.is_busy:
+            for _ in self.waiting:
+                tell(self.number, AGAIN)
+            self.waiting.clear()
 
     def gone(self) -> bool:
         """Whether it has ended; whoever waits is told."""
@@ -212,9 +228,10 @@ def write(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def failure(names: list[str], message: str, form: str = "[]") -> bytes:
-    """An answer: the classes of an exception, its text, and the form of its arguments."""
-    return b'{"error":[%b,%b]}' % (written([names, message[:4000]])[1:-1].encode("ascii"), form.encode("ascii"))
+def failure(names: list[str], message: str, form: str = "[]", attributes: str = '["d"]') -> bytes:
+    """An answer: the classes of an exception, its text, and the forms of its arguments and of its attributes."""
+    told = written([names, message[:4000]])[1:-1].encode("ascii")
+    return b'{"error":[%b,%b,%b]}' % (told, form.encode("ascii"), attributes.encode("ascii"))
 
 
 # -- in the child
@@ -239,6 +256,10 @@ class Served:
         self.kept = Kept()
         self.modules: dict[str, Any] = {}
         self.broken: BaseException | None = None
+        self.known = {**BEGINNING, "prec": 28}
+        """What the test's process has of what is set for this one."""
+        self.own_depth, self.own_decimal = 0, None
+        """What the solution has set as it was loaded."""
         count_from_the_code(OWN_FRAMES)
         if told["code"] is not None:
             self.load_code(told["code"])
@@ -250,6 +271,7 @@ class Served:
         except BaseException as error:
             self.broken = error
         self.modules[FILE] = sys.modules.get(FILE[: -len(".py")])
+        self.own_depth, self.own_decimal = sys.getrecursionlimit(), reckoning()
 
     def run(self) -> None:
         while True:
@@ -264,14 +286,24 @@ class Served:
             except NoAnswer as error:
                 answer = failure([], str(error))
             except BaseException as error:
-                answer = failure([kind.__name__ for kind in type(error).__mro__], text_of(error), arguments_of(error))
+                names = [kind.__name__ for kind in type(error).__mro__]
+                answer = failure(names, text_of(error), arguments_of(error), attributes_of(error))
+            state = told_back(self.known)
+            if state:
+                answer = b'%b,"state":%b}' % (answer[:-1], written_state(state))
             write(self.answers, b"%d\n" % len(answer) + answer)
 
     def perform(self, request: Any) -> bytes:
         if request["op"] == "set":
             if request["module"] is not None:
                 self.load(request["module"])
-            be_as(request["state"])
+            state = request["state"]
+            if self.own_depth > BEGINNING["depth"]:
+                state["depth"] = max(state.get("depth", 0), self.own_depth)
+            if state.get("decimal", ()) is None:
+                state["decimal"] = self.own_decimal
+            be_as(state)
+            self.known["depth"] = sys.getrecursionlimit()
             return value_of(None)
         values = unpack(request["values"], self.resolve)
         if request["op"] == "run":
@@ -292,6 +324,8 @@ class Served:
             return getattr(builtins, form[1])
         if form[0] == "k":
             return made_of_parts(form, self.resolve)
+        if form[0] == "x":
+            return getattr(builtins, form[1])(*unpack(form[2], self.resolve))
         return self.kept.objects[form[1]] if form[0] == "h" else self.named(form[1], form[2])
 
     def load(self, module: str) -> None:
@@ -300,6 +334,7 @@ class Served:
                 self.modules[module] = load(module, self.directory)
             except BaseException as error:
                 self.broken = error
+            self.own_depth, self.own_decimal = sys.getrecursionlimit(), reckoning()
 
     def named(self, module: str, name: str) -> Any:
         self.load(module)
@@ -325,10 +360,33 @@ def text_of(error: BaseException) -> str:
 def arguments_of(error: BaseException) -> str:
     """The form of its arguments, where they are data and short."""
     try:
-        form = as_json(list(error.args))
+        args = error.args
+        if isinstance(error, OSError) and error.errno is not None:
+            args = (error.errno, error.strerror, error.filename)[: 3 if error.filename is not None else 2]
+        form = as_json(list(args))
         return form if len(form) <= 4000 else "[]"
     except BaseException:
         return "[]"
+
+
+def attributes_of(error: BaseException) -> str:
+    """The form of its attributes that are data, where they are short."""
+    found = {}
+    try:
+        for name, value in vars(error).items():
+            try:
+                as_json(value)
+            except Exception:
+                continue
+            found[name] = value
+        form = as_json(found)
+        return form if len(form) <= 4000 else '["d"]'
+    except BaseException:
+        return '["d"]'
+
+
+def written_state(state: dict[str, Any]) -> bytes:
+    return b"{%b}" % b",".join(b'"%b":%d' % (name.encode("ascii"), value) for name, value in state.items())
 
 
 def load(path: str, directory: str) -> Any:

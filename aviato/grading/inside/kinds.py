@@ -18,6 +18,8 @@ if TYPE_CHECKING or __name__.startswith("aviato."):
 
 LONGEST_RANGE = 10000
 """Items of one that crosses: who makes a list of it makes no more of them."""
+LONGEST_KEY = 100
+"""Of a zone."""
 LARGEST_ARRAY_BYTES = 1 << 20
 """Of one that crosses; it has no longer side either."""
 _SLOTS = (
@@ -99,13 +101,29 @@ def is_small(value: Any) -> bool:
 
 def _moment(value: Any) -> list[Any]:
     parts = [value.hour, value.minute, value.second, value.microsecond]
-    return [*parts, None if value.utcoffset() is None else value.utcoffset().total_seconds(), value.fold]
+    return [*parts, _zone_of(value.tzinfo, value.utcoffset()), value.fold]
 
 
-def _zone(seconds: Any) -> Any:
+def _zone_of(zone: Any, offset: Any) -> Any:
+    """What a zone is made of: the key of one of `zoneinfo`, or an offset, with a name where it has one."""
+    kind = type(zone)
+    if (kind.__module__, kind.__name__) == ("zoneinfo", "ZoneInfo") and type(zone.key) is str:
+        return zone.key
+    seconds = None if offset is None else offset.total_seconds()
+    if (kind.__module__, kind.__name__) == ("datetime", "timezone") and len(zone.__getinitargs__()) == 2:
+        return (seconds, zone.tzname(None))
+    return seconds
+
+
+def _zone(made_of: Any) -> Any:
     import datetime
 
-    return None if seconds is None else datetime.timezone(datetime.timedelta(seconds=seconds))
+    if type(made_of) is str:
+        import zoneinfo
+
+        return zoneinfo.ZoneInfo(made_of[:LONGEST_KEY])
+    seconds, *name = made_of if type(made_of) is tuple else (made_of,)
+    return None if seconds is None else datetime.timezone(datetime.timedelta(seconds=seconds), *name)
 
 
 def _datetime(*parts: Any) -> Any:
@@ -216,7 +234,8 @@ PARTS: dict[str, Callable[[Any], Any]] = {
     "datetime.datetime": lambda value: [value.year, value.month, value.day, *_moment(value)],
     "datetime.time": _moment,
     "datetime.timedelta": lambda value: [value.days, value.seconds, value.microseconds],
-    "datetime.timezone": lambda value: [value.utcoffset(None).total_seconds()],
+    "datetime.timezone": lambda value: [_zone_of(value, value.utcoffset(None))],
+    "zoneinfo.ZoneInfo": lambda value: [value.key] if type(value.key) is str else None,
     "uuid.UUID": lambda value: [value.hex],
     "pathlib.PosixPath": lambda value: [str(value)],
     "pathlib.PurePosixPath": lambda value: [str(value)],
@@ -243,6 +262,7 @@ MADE: dict[str, Callable[..., Any]] = {
     "datetime.datetime": _datetime,
     "datetime.time": _time,
     "datetime.timezone": _zone,
+    "zoneinfo.ZoneInfo": _zone,
     "numpy.ndarray": _made_array,
 }
 """How a value is made, where it is not by its class."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aviato.grading.inside.kinds import SLOTS, taken
     from aviato.grading.inside.packing import pack, unpack
     from aviato.grading.inside.standin import (
+        NotSeparable,
         Remote,
         SolutionFailed,
         answer_to,
@@ -130,7 +131,14 @@ def class_of_facts(name: str, able: list[str], base: str, equal: int, fixed: Any
             inner[each] = used(each)
     if "__await__" in able:
         inner.update(send=send, throw=throw, close=close)
+    inner["__copy__"] = lambda self: ask(self, "copy")
+    inner["__deepcopy__"] = lambda self, memo: ask(self, "deepcopy")
+    inner["__reduce_ex__"] = as_bytes_elsewhere
     return type(str(name), (), inner)
+
+
+def as_bytes_elsewhere(self: Any, protocol: int) -> Any:
+    raise NotSeparable("the test pickles an object of the solution, which is in another process")
 
 
 # -- asking

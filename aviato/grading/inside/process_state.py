@@ -16,8 +16,11 @@ SEEDED: dict[str, int] = {}
 """How often each has been seeded, or its state looked at, which may be set again."""
 STATES: dict[str, Any] = {}
 """What gives the state of each."""
-BEGINNING = {"depth": 1000, "digits": getattr(sys.int_info, "default_max_str_digits", None), "decimal": None}
+BEGINNING: dict[str, Any] = {"depth": 1000, "digits": getattr(sys.int_info, "default_max_str_digits", None), "decimal": None}
 """As an interpreter begins, where nothing has been seeded."""
+MOST_DEPTH = 1_000_000
+MOST_PRECISION = 10_000
+"""What a solution may have a test's process take over at most."""
 
 
 def heed_seeds(kinds: list[str]) -> None:
@@ -59,6 +62,40 @@ def changed_since(known: dict[str, Any]) -> dict[str, Any]:
     if "numpy" in changed:
         kind, keys, *rest = STATES["numpy"]()
         changed["numpy"] = (kind, keys.tobytes(), *rest)
+    return changed
+
+
+def taken_over(state: Any) -> dict[str, Any]:
+    """Have what the solution has set for its process, as far as it makes no answer of it any righter; what is so from now on.
+
+    A limit may be wider here, and numbers more exact; nothing becomes narrower, or coarser.
+    """
+    found: dict[str, Any] = {}
+    depth, digits, precision = (state.get(name) if type(state) is dict else None for name in ("depth", "digits", "prec"))
+    if type(depth) is int and sys.getrecursionlimit() < depth <= MOST_DEPTH:
+        sys.setrecursionlimit(depth)
+        found["depth"] = depth
+    least = getattr(sys, "get_int_max_str_digits", int)()
+    if type(digits) is int and least > 0 and (digits == 0 or digits > least):
+        sys.set_int_max_str_digits(digits)
+        found["digits"] = digits
+    if type(precision) is int and precision <= MOST_PRECISION:
+        import decimal
+
+        if precision > decimal.getcontext().prec >= decimal.DefaultContext.prec:
+            decimal.getcontext().prec = precision
+            found["decimal"] = reckoning()
+    return found
+
+
+def told_back(known: dict[str, Any]) -> dict[str, Any]:
+    """What `taken_over` takes, where it has changed."""
+    digits = getattr(sys, "get_int_max_str_digits", None)
+    decimal = sys.modules.get("decimal")
+    context = getattr(decimal, "getcontext", None)
+    now = {"depth": sys.getrecursionlimit(), "digits": digits and digits(), "prec": context and context().prec}
+    changed = {name: value for name, value in now.items() if value is not None and known.get(name) != value}
+    known.update(changed)
     return changed
 
 

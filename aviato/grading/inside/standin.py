@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import time
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 
 from aviato.grading.inside.paths import INSEPARABLE_PATH, SOCKET_PATH
 
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from aviato.grading.inside.kinds import is_like_answers, parts_of
     from aviato.grading.inside.objects import forget, is_object, number_of, resolve
     from aviato.grading.inside.packing import form_of_number, pack, plain_of, unpack
-    from aviato.grading.inside.process_state import changed_since
+    from aviato.grading.inside.process_state import changed_since, taken_over
 
 CONNECT_SECONDS = 30.0
 TEXT_BYTES = 2000
 FAILED = 70
 DATA = (int, float, str, complex, bytes, bytearray, list, tuple, set, frozenset, dict)
+AGAIN = b'{"again":true}'
+"""The answer to what was asked ahead, and shall be asked again: an object came before it, whose use it would overtake."""
 SILENT = ("Exception", "StopIteration", "StopAsyncIteration")
 """Not raised as what they are: the two last would end the test's own loop, as if all of it had passed."""
 
@@ -50,6 +52,10 @@ class NotSeparable(BaseException):
 
 class SolutionError(Exception):
     """The solution raised an exception of a class of its own."""
+
+
+class SolutionStop(SolutionError):
+    """The solution raised `StopIteration`, of a function, which would end the test's own loop as if all of it had passed."""
 
 
 class SolutionFailed(BaseException):
@@ -84,7 +90,12 @@ class Remote:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module, name, of = object.__getattribute__(self, "_aviato")
         values = pack({"args": args, "kwargs": kwargs}, refer if of is None else refer_chosen, 0, True)
-        return value_of(answer_to(call_of(module, name, values, None if of is None else number_of(of)), module=module))
+        try:
+            return value_of(answer_to(call_of(module, name, values, None if of is None else number_of(of)), module=module))
+        except SolutionStop as stop:
+            if of is None or type(of)._aviato_base != "generator" or name not in ("send", "throw"):
+                raise
+            raise StopIteration(*stop.args) from None
 
     def __reduce__(self) -> Any:
         return Remote, object.__getattribute__(self, "_aviato")
@@ -108,9 +119,15 @@ class Remote:
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __len__ = __iter__ = __contains__ = _refuse
     __getitem__ = __setitem__ = __delitem__ = __enter__ = __exit__ = __next__ = __int__ = __float__ = __index__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __and__ = __or__ = __mro_entries__ = _refuse
-    __str__ = __format__ = __instancecheck__ = __subclasscheck__ = _refuse
+    __format__ = __instancecheck__ = __subclasscheck__ = _refuse
 
     __hash__ = object.__hash__
+
+    @property
+    def __name__(self) -> str:
+        """As test frameworks show it, which else ask what it is as a text."""
+        name: str = object.__getattribute__(self, "_aviato")[1]
+        return name
 
     def __repr__(self) -> str:
         return "<%s of the solution>" % object.__getattribute__(self, "_aviato")[1]
@@ -140,6 +157,8 @@ def answer_to(request: bytes, spend: Any = len, module: Any = None) -> dict[str,
     ANSWERED[:] = [True]
     for one in CROSSINGS:
         one.called()
+    if "state" in answer:
+        connection().known.update(taken_over(answer["state"]))
     error = answer.get("error")
     if error is not None:
         raise error_of(error)
@@ -189,6 +208,8 @@ def form_of(value: Any, again: Any, wrong: Any) -> Any:
     parts = parts_of(value)
     if parts is not None:
         return ["k", *[pack(part, again, 1, True) for part in parts]]
+    if isinstance(value, BaseException) and vars(builtins).get(type(value).__name__) is type(value):
+        return ["x", type(value).__name__, pack(value.args, again, 1, True)]
     plain = plain_of(value)
     if plain is not None:
         return pack(plain, again, 1, True)
@@ -211,16 +232,30 @@ def error_of(error: Any) -> BaseException:
     names, message = list(names)[:20], shown(str(message))
     if names[:1] == ["SystemExit"]:
         return exit_of(message, forms)
+    if names[:1] == ["StopIteration"]:
+        return made_of(SolutionStop, message, forms) or SolutionStop(message)
     for name in names:
         found = vars(builtins).get(name) if type(name) is str else None
-        if name in SILENT or not isinstance(found, type) or not issubclass(found, Exception):
+        if (name in SILENT and name != names[0]) or not isinstance(found, type) or not issubclass(found, Exception):
             continue
-        made = made_of(found, message, forms)
+        made = None if name in SILENT[1:] else made_of(found, message, forms)
         if made is not None:
-            return made
+            return with_attributes(made, forms)
     if "Exception" in names:
-        return SolutionError(message)
+        return with_attributes(made_of(SolutionError, message, forms) or SolutionError(message), forms)
     return SolutionFailed("%s: %s" % (names[0], message) if names else message)
+
+
+def with_attributes(made: Exception, forms: list[Any]) -> Exception:
+    """The exception with those attributes of it that are data."""
+    try:
+        attributes = unpack(forms[1], unknown) if len(forms) > 1 else {}
+        for name, value in attributes.items():
+            if type(name) is str and name.isidentifier() and not name.startswith("_") and name not in dir(type(made)):
+                setattr(made, name, value)
+    except Exception:
+        pass
+    return made
 
 
 def exit_of(message: str, forms: list[Any]) -> BaseException:
@@ -273,6 +308,8 @@ class Connection:
                 raise SolutionFailed("the solution's process is gone") from None
         self.file = self.socket.makefile("rb")
         self.lock = allocate_lock()
+        self.asking = 0
+        """The thread that asks."""
         self.known: dict[str, Any] = {}
         """What that process has of what is set for this one."""
         self.ahead: list[bytes] = []
@@ -280,23 +317,36 @@ class Connection:
             self.ahead = one.ahead(self)
 
     def exchange(self, request: bytes, module: Any) -> bytes:
+        if self.asking == get_ident():
+            raise NotSeparable("the test calls the solution in the middle of another call of the same thread")
         with self.lock:
-            changed = changed_since(self.known)
-            if changed:
-                self.asked(as_bytes({"op": "set", "module": module, "state": changed}))
-            return self.asked(request)
+            self.asking = get_ident()
+            try:
+                return self.exchanged(request, module)
+            finally:
+                self.asking = 0
+
+    def exchanged(self, request: bytes, module: Any) -> bytes:
+        changed = changed_since(self.known)
+        if changed:
+            self.asked(as_bytes({"op": "set", "module": module, "state": changed}))
+        return self.asked(request)
 
     def asked(self, request: bytes) -> bytes:
         answer = b""
         try:
-            if not self.is_asked(request):
+            was_asked = self.is_asked(request)
+            if not was_asked:
                 self.socket.sendall(framed([request]))
-            head = self.file.readline(32)
-            answer = self.file.read(int(head)) if head.strip().isdigit() else b""
+            answer = self.read()
+            if was_asked and answer == AGAIN:
+                self.is_asked(b"")  # So it is with all others that were asked ahead.
+                self.socket.sendall(framed([request]))
+                answer = self.read()
         except OSError as error:
-            if error.errno is None:
+            if is_of_handler(error):
                 self.abandon()
-                raise  # A test's own signal handler has raised it.
+                raise
         except BaseException:
             self.abandon()
             raise
@@ -311,16 +361,31 @@ class Connection:
 
     def is_asked(self, request: bytes) -> bool:
         """Whether this was asked ahead. What was asked instead is answered first, and of no use."""
-        if self.ahead and self.ahead.pop(0) == request:
+        if self.ahead and self.ahead[0] == request:
+            del self.ahead[0]
             return True
         for _ in self.ahead:
-            self.file.read(int(self.file.readline(32)))
+            self.read()
         self.ahead = []
         return False
+
+    def read(self) -> bytes:
+        """The next answer; empty if none comes any more."""
+        head = self.file.readline(32)
+        return self.file.read(int(head)) if head.strip().isdigit() else b""
 
     def close(self) -> None:
         self.file.close()
         self.socket.close()
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Whether it comes from a test's signal handler, and not from the connection."""
+    trace = error.__traceback__ and error.__traceback__.tb_next
+    own = (socket.__file__, is_of_handler.__code__.co_filename)
+    while trace is not None and trace.tb_frame.f_code.co_filename in own:
+        trace = trace.tb_next
+    return trace is not None
 
 
 CONNECTIONS: list[Connection] = []

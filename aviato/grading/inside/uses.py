@@ -167,6 +167,18 @@ class Kept:
         delattr(value, name)
         return self.answer(None)
 
+    def copy(self, value: Any) -> bytes:
+        """Another one like it."""
+        import copy
+
+        return self.answer(copy.copy(value))
+
+    def deepcopy(self, value: Any) -> bytes:
+        """Another one like it, all that it has included."""
+        import copy
+
+        return self.answer(copy.deepcopy(value))
+
     def equal(self, value: Any, other: Any) -> bytes:
         """Whether it says that it is equal to another object from here."""
         return self.answer(bool(value == other))
@@ -178,6 +190,8 @@ USES: dict[str, Any] = {
     "delete": Kept.delete,
     "data": Kept.data,
     "equal": Kept.equal,
+    "copy": Kept.copy,
+    "deepcopy": Kept.deepcopy,
     "__next__": Kept.take,
     "__anext__": Kept.following,
     "__await__": Kept.waited,

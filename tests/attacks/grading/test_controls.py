@@ -79,7 +79,7 @@ def test_a_case_that_reached_no_check_has_not_passed(
 
 
 TOLD = driver.Case.told
-LEAVES = "assert double(2) == 4\nopen('/tmp/left', 'w').write('x')"
+LEAVES = "assert double(2) == 4\npath = '/tmp/left'\nexec('open(path, \"w\").write(path)')"
 FINDS = "import os\nassert double(2) == 4 and os.path.exists('/tmp/left')"
 
 
