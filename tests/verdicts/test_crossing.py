@@ -147,8 +147,8 @@ ROWS = {
     "a clock that says it is late, as the system does": (
         "import time\ndef f(n):\n    time.sleep(n)\n    return n",
         "import signal\ndef late(*_): raise TimeoutError(110, 'late')\nsignal.signal(signal.SIGALRM, late)\n"
-        "signal.setitimer(signal.ITIMER_REAL, 0.2)\n"
-        "try: f(40)\nexcept TimeoutError as error: assert error.errno == 110\nelse: assert False\nassert f(0) == 0",
+        "try:\n    signal.setitimer(signal.ITIMER_REAL, 0.2)\n    f(40)\n"
+        "except TimeoutError as error: assert error.errno == 110\nelse: assert False\nassert f(0) == 0",
     ),
 }
 WRONG = {
@@ -236,7 +236,7 @@ def test_what_would_be_lost_is_refused(name: str) -> None:
 def test_a_call_within_a_call_is_no_verdict(outcome: Callable[..., Outcome]) -> None:
     """A test's signal handler calls the code while the test waits for it: that would wait for ever."""
     code = "import time\ndef f(n):\n    time.sleep(n)\n    return n"
-    rings = "import signal\nsignal.signal(signal.SIGALRM, lambda *_: f(0))\nsignal.setitimer(signal.ITIMER_REAL, 0.2)"
+    rings = "import signal\nsignal.signal(signal.SIGALRM, lambda *_: f(0))\nsignal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)"
     test = f"{rings}\nassert f(30) == 30"
     found = outcome(Task(code=code, tests=[test], grading="separate"))
     assert found.is_infrastructure and "in the middle of another call" in found.message

@@ -28,7 +28,7 @@ OF_ENVIRONMENT = "import os\ndef f(n): return os.environ.get('A')"
 PRINTS = "def f(n): print(n)"
 RINGS = (
     "import signal, time\nclass Over({}): pass\ndef over(*_): raise Over\nsignal.signal(signal.SIGALRM, over)\n"
-    "signal.setitimer(signal.ITIMER_REAL, 0.2)\ntry:\n    f(40)\nexcept Over: pass\nelse: assert False\n"
+    "try:\n    signal.setitimer(signal.ITIMER_REAL, 0.2)\n    f(40)\nexcept Over: pass\nelse: assert False\n"
     "assert [f(n) for n in (0, 0.01, 0)] == [0, 0.01, 0]"
 )
 
