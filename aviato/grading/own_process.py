@@ -25,7 +25,8 @@ _CALLS = {
     **dict.fromkeys(("redirect_stdout", "redirect_stderr", "captured_stdout", "captured_stderr", "addHandler"), _WATCHING),
     **dict.fromkeys(("warns", "deprecated_call", "assertWarns", "assertWarnsRegex", "assertLogs", "assertNoLogs"), _WATCHING),
     **dict.fromkeys(("NamedTemporaryFile", "TemporaryFile", "TemporaryDirectory", "mkdtemp", "mkstemp"), _WRITING),
-    **dict.fromkeys(("write_text", "write_bytes"), _WRITING),
+    "write_text": _WRITING,
+    "write_bytes": _WRITING,
 }
 """By the last name of what is called."""
 _PATCHES = ("patch.object", "patch.dict", "patch.multiple")
@@ -86,10 +87,9 @@ class OwnProcess:
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
-                    self._names[alias.asname or alias.name.split(".")[0]] = (
-                        alias.name if alias.asname else alias.name.split(".")[0]
-                    )
-                    self._modules.add(alias.asname or alias.name.split(".")[0])
+                    first = alias.name.split(".")[0]
+                    self._names[alias.asname or first] = alias.name if alias.asname else first
+                    self._modules.add(alias.asname or first)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 self._names.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
             elif isinstance(node, ast.Assign):

@@ -17,8 +17,8 @@ import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.grading.inside.kinds import taken
-from aviato.grading.inside.packing import unpack
-from aviato.grading.inside.standin import AGAIN, SolutionFailed, error_of, shown
+from aviato.grading.inside.packing import AGAIN, unpack
+from aviato.grading.inside.standin import SolutionFailed, error_of, shown
 from aviato.rl.calls_ahead import NotKnown, call_in, is_call
 from aviato.rl.grading import case_of
 from aviato.rl.unfolding import assertions

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aviato.grading.inside.kinds import made_of_parts
     from aviato.grading.inside.late import leave_packages_for_later
     from aviato.grading.inside.module import FILE, be_in_a_directory, new_module
-    from aviato.grading.inside.packing import unpack
+    from aviato.grading.inside.packing import AGAIN, unpack
     from aviato.grading.inside.process_state import BEGINNING, be_as, reckoning, told_back
     from aviato.grading.inside.unseen import be_started_as, count_from_the_code, out_of_the_way
     from aviato.grading.inside.uses import Kept
@@ -32,8 +32,6 @@ READ_BYTES = 1 << 20
 OBJECT = b'["h",'
 NO_DATA = b",null,null]"
 """How an answer says that it has an object in it, and one that is no data; in a text the quotation marks would be others."""
-AGAIN = b'{"again":true}'
-"""As `standin.py` has it."""
 OWN_FRAMES = 6
 """Between the first frame of a process and that of the code, beyond those of a program that calls it."""
 
@@ -89,7 +87,7 @@ class Host:
                 message = child.read()
                 if message is not None:
                     tell(child.number, message)
-                    child.put_off()
+                    child.go_on(message)
             if self.woken in ready:
                 os.read(self.woken, 4096)
                 for child in list(self.children.values()):
@@ -125,7 +123,6 @@ class Child:
     def __init__(self, number: int, told: dict[str, Any]) -> None:
         self.number = number
         self.data = b""
-        self.is_busy = False
         self.waiting: list[bytes] = []
         """What was asked and not answered; it is told the first."""
         requests, self.requests = os.pipe()
@@ -155,7 +152,6 @@ class Child:
 
     def pass_on(self) -> None:
         message = self.waiting[0]
-        self.is_busy = True
         try:
             write(self.requests, b"%d\n" % len(message) + message)
         except OSError:
@@ -177,18 +173,17 @@ class Child:
         if not line or not head.isdigit() or len(rest) < int(head):
             return None
         self.data = b""
-        self.is_busy = False
         del self.waiting[:1]
-        if self.waiting and not (OBJECT in rest and NO_DATA in rest):
-            self.pass_on()
         return rest[: int(head)]
 
-    def put_off(self) -> None:
-        """What was asked ahead is not done before an object is used that has come: that may be other than it was by then."""
-        if not self.is_busy:
+    def go_on(self, answer: bytes) -> None:
+        """Do what is next, unless an object has come: by then that may be other than it is as it is used."""
+        if OBJECT in answer and NO_DATA in answer:
             for _ in self.waiting:
                 tell(self.number, AGAIN)
             self.waiting.clear()
+        elif self.waiting:
+            self.pass_on()
 
     def gone(self) -> bool:
         """Whether it has ended; whoever waits is told."""
@@ -256,7 +251,7 @@ class Served:
         self.kept = Kept()
         self.modules: dict[str, Any] = {}
         self.broken: BaseException | None = None
-        self.known = {**BEGINNING, "prec": 28}
+        self.known = dict(BEGINNING)
         """What the test's process has of what is set for this one."""
         self.own_depth, self.own_decimal = 0, None
         """What the solution has set as it was loaded."""

@@ -154,5 +154,7 @@ def plain_of(value: Any) -> Any:
     return None if type(plain).__module__ == "numpy" else plain
 
 
+AGAIN = b'{"again":true}'
+"""The answer to what was asked ahead, and shall be asked again: an object came before it, whose use it would overtake."""
 EXACT = frozenset((int, complex, bytes, bytearray, list, tuple, set, frozenset, dict))
 SEQUENCES = (("l", list), ("t", tuple), ("s", set), ("f", frozenset))

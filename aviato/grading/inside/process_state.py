@@ -1,6 +1,7 @@
 """What a test sets for its whole process and is plain data: the solution, which runs in another one, begins its calls with it.
 
-Random numbers follow what the test has seeded, and only that: what it draws by itself is no matter of the solution's.
+Random numbers follow what the test has seeded, and only that: what it draws by itself is no matter of the solution's. Of what
+the solution sets, limits that are wider and numbers that are more exact are the test's too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ SEEDED: dict[str, int] = {}
 """How often each has been seeded, or its state looked at, which may be set again."""
 STATES: dict[str, Any] = {}
 """What gives the state of each."""
-BEGINNING: dict[str, Any] = {"depth": 1000, "digits": getattr(sys.int_info, "default_max_str_digits", None), "decimal": None}
+DIGITS = getattr(sys.int_info, "default_max_str_digits", None)
+BEGINNING: dict[str, Any] = {"depth": 1000, "digits": DIGITS, "decimal": None, "prec": 28}
 """As an interpreter begins, where nothing has been seeded."""
 MOST_DEPTH = 1_000_000
 MOST_PRECISION = 10_000
@@ -53,8 +55,7 @@ def noticed(kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def changed_since(known: dict[str, Any]) -> dict[str, Any]:
     """What is not as it is known to be: name → value. From now on it is known."""
-    digits = getattr(sys, "get_int_max_str_digits", None)
-    now = {"depth": sys.getrecursionlimit(), "digits": digits and digits(), "decimal": reckoning(), **SEEDED}
+    now = {**limits(), "decimal": reckoning(), **SEEDED}
     changed = {name: value for name, value in now.items() if known.get(name, BEGINNING.get(name, 0)) != value}
     known.update({name: now[name] for name in changed})
     if "random" in changed:
@@ -90,10 +91,8 @@ def taken_over(state: Any) -> dict[str, Any]:
 
 def told_back(known: dict[str, Any]) -> dict[str, Any]:
     """What `taken_over` takes, where it has changed."""
-    digits = getattr(sys, "get_int_max_str_digits", None)
-    decimal = sys.modules.get("decimal")
-    context = getattr(decimal, "getcontext", None)
-    now = {"depth": sys.getrecursionlimit(), "digits": digits and digits(), "prec": context and context().prec}
+    context = decimal_context()
+    now = {**limits(), "prec": None if context is None else context.prec}
     changed = {name: value for name, value in now.items() if value is not None and known.get(name) != value}
     known.update(changed)
     return changed
@@ -101,12 +100,22 @@ def told_back(known: dict[str, Any]) -> dict[str, Any]:
 
 def reckoning() -> Any:
     """How decimal numbers are reckoned with; None where that is as it begins."""
-    decimal = sys.modules.get("decimal")
-    context = getattr(decimal, "getcontext", None)
+    context = decimal_context()
     if context is None:
         return None
-    now, first = (parts(each) for each in (context(), vars(decimal)["DefaultContext"]))
-    return None if now == first else now
+    now = parts(context)
+    return None if now == parts(sys.modules["decimal"].DefaultContext) else now
+
+
+def limits() -> dict[str, Any]:
+    digits = getattr(sys, "get_int_max_str_digits", None)
+    return {"depth": sys.getrecursionlimit(), "digits": digits and digits()}
+
+
+def decimal_context() -> Any:
+    """That of now; None where nobody has imported the module."""
+    context = getattr(sys.modules.get("decimal"), "getcontext", None)
+    return context and context()
 
 
 def parts(context: Any) -> Any:
@@ -121,10 +130,6 @@ def be_as(state: dict[str, Any]) -> None:
             SETTERS[name](value)
         except Exception:
             pass
-
-
-def set_digits(value: Any) -> None:
-    sys.set_int_max_str_digits(value)
 
 
 def set_random(value: Any) -> None:
@@ -150,7 +155,7 @@ def set_decimal(value: Any) -> None:
 
 SETTERS: dict[str, Any] = {
     "depth": lambda value: sys.setrecursionlimit(value),
-    "digits": set_digits,
+    "digits": lambda value: sys.set_int_max_str_digits(value),
     "decimal": set_decimal,
     "random": set_random,
     "numpy": set_numpy,

@@ -23,17 +23,16 @@ if TYPE_CHECKING:
     from aviato.grading.inside.crossing import as_bytes, call_of, from_json
     from aviato.grading.inside.kinds import is_like_answers, parts_of
     from aviato.grading.inside.objects import forget, is_object, number_of, resolve
-    from aviato.grading.inside.packing import form_of_number, pack, plain_of, unpack
+    from aviato.grading.inside.packing import AGAIN, form_of_number, pack, plain_of, unpack
     from aviato.grading.inside.process_state import changed_since, taken_over
 
 CONNECT_SECONDS = 30.0
 TEXT_BYTES = 2000
 FAILED = 70
 DATA = (int, float, str, complex, bytes, bytearray, list, tuple, set, frozenset, dict)
-AGAIN = b'{"again":true}'
-"""The answer to what was asked ahead, and shall be asked again: an object came before it, whose use it would overtake."""
 SILENT = ("Exception", "StopIteration", "StopAsyncIteration")
-"""Not raised as what they are: the two last would end the test's own loop, as if all of it had passed."""
+"""No class that is derived from them is raised as one of them. The two last never are: they would end the test's own loop, as
+if all of it had passed."""
 
 
 class NotSeparable(BaseException):
