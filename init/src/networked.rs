@@ -51,8 +51,8 @@ pub fn serve(port: &str) -> Result<(), String> {
     let listener = newcomers::listen(own_port).map_err(failed)?;
     sys::never_block(&listener).map_err(failed)?;
     let note = sys::make_memory_file().map_err(failed)?; // Nobody reads it: its exit status says how it ended.
-    let (connection, request) =
-        first(&listener, Newcomers::new(own_port, key.clone(), false), is_pooled).map_err(failed)?;
+    let mut newcomers = Newcomers::new(own_port, key);
+    let (connection, request) = first(&listener, &mut newcomers, is_pooled).map_err(failed)?;
     let grouped = request.get("grouped") == Some(&Value::Bool(true));
     let groups = if grouped { carried::open_groups() } else { Vec::new() };
     let (sockets, asked) = match carried::confined(&request) {
@@ -83,7 +83,7 @@ pub fn serve(port: &str) -> Result<(), String> {
         groups,
         born_filter: Vec::new(),
         descent,
-        newcomers: Some(Newcomers::new(own_port, key, true)),
+        newcomers: Some(newcomers),
         around: Some(around),
     };
     sys::ignore_interrupts();
@@ -108,7 +108,7 @@ fn surroundings() -> Surroundings {
 }
 
 /// Waits for a server that proves the key and sends a plan; ends where none comes. Nobody is waited for alone.
-fn first(listener: &OwnedFd, mut newcomers: Newcomers, is_pooled: bool) -> io::Result<(OwnedFd, Value)> {
+fn first(listener: &OwnedFd, newcomers: &mut Newcomers, is_pooled: bool) -> io::Result<(OwnedFd, Value)> {
     let mut looper = EventLoop::new()?;
     looper.watch(listener.as_raw_fd(), sys::EPOLLIN, Token::Listener);
     let mut waits = !is_pooled;

@@ -138,9 +138,17 @@ pub struct Newcomers {
 }
 
 impl Newcomers {
-    /// Who comes hears whether the sandbox runs.
-    pub fn new(port: u16, key: Vec<u8>, has_begun: bool) -> Newcomers {
-        Newcomers { port, key, has_begun, waiting: BTreeMap::new(), count: 0 }
+    /// Until `begin` those who come hear that the sandbox does not run.
+    pub fn new(port: u16, key: Vec<u8>) -> Newcomers {
+        Newcomers { port, key, has_begun: false, waiting: BTreeMap::new(), count: 0 }
+    }
+
+    /// The sandbox runs, by another loop. Who came before that and has not said all goes on there.
+    pub fn begin(&mut self, looper: &mut EventLoop) {
+        self.has_begun = true;
+        for (number, (newcomer, timer)) in &mut self.waiting {
+            *timer = listen_to(newcomer, *number, looper);
+        }
     }
 
     /// Begins to hear one.
@@ -150,8 +158,7 @@ impl Newcomers {
             Err(_) => return,
         };
         self.count += 1;
-        looper.watch(newcomer.socket.as_raw_fd(), sys::EPOLLIN, Token::Newcomer(self.count));
-        let timer = looper.after(PATIENCE_SECONDS, Call::NewcomerLate(self.count));
+        let timer = listen_to(&newcomer, self.count, looper);
         self.waiting.insert(self.count, (newcomer, timer));
         if self.waiting.len() > MOST {
             let goes = first_of_most(self.waiting.iter().map(|(number, (newcomer, _))| (*number, newcomer.origin)));
@@ -177,6 +184,11 @@ impl Newcomers {
         looper.forget(newcomer.socket.as_raw_fd());
         Some(newcomer.socket)
     }
+}
+
+fn listen_to(newcomer: &Newcomer, number: u64, looper: &mut EventLoop) -> Timer {
+    looper.watch(newcomer.socket.as_raw_fd(), sys::EPOLLIN, Token::Newcomer(number));
+    looper.after(PATIENCE_SECONDS, Call::NewcomerLate(number))
 }
 
 /// The first of those of whose origin there are most, of numbers in their order.

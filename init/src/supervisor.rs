@@ -186,6 +186,8 @@ impl Supervisor {
         if let Some(by_number) = &by_number {
             looper.watch(by_number.asked.as_raw_fd(), sys::EPOLLIN, Token::Asked);
         }
+        let mut newcomers = given.newcomers;
+        newcomers.iter_mut().for_each(|newcomers| newcomers.begin(&mut looper));
         let now = looper.now();
         let mut supervisor = Supervisor {
             commands: Commands::new(&looper)?,
@@ -200,7 +202,7 @@ impl Supervisor {
             open: HashMap::new(),
             trees: HashMap::new(),
             listener: given.listener,
-            newcomers: given.newcomers,
+            newcomers,
             listening: Vec::new(),
             around: given.around,
             ports,

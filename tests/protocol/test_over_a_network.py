@@ -439,6 +439,21 @@ async def test_who_is_replaced_is_told() -> None:
         peer.close()
 
 
+async def test_who_came_before_the_plan_is_heard_on() -> None:
+    async with place() as there:
+        first, state = await there.server()
+        second = there.dial()
+        nonce = await read(second, 32)
+        said = proof(there.key, nonce)
+        await say(second, said[:20])
+        await begin(first, told("restricted"))
+        peer = await greeted(first)
+        await say(second, said[20:])
+        assert (state, (await read(second, 33))[:1]) == ("new", b"r")
+        await peer.gone()  # Its place is taken.
+        peer.close()
+
+
 async def greeted_raw(sock: socket.socket) -> None:
     await say(sock, encode(FrameType.REQUEST, json.dumps({"op": "configure", **CONFIGURATION}).encode()))
 
