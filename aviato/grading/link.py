@@ -29,6 +29,8 @@ HIGH_MARK_BYTES = 1 << 20
 PIECE_BYTES = 256 << 10
 STDERR_BYTES = 64 << 10
 HEAD_BYTES = 32
+HOST = ("late", "module", "unseen", "packing", "kinds", "calls", "uses", "process_state", "raising", "host")
+"""Of `grading/inside`: what runs beside the solution."""
 
 
 class Feed:
@@ -428,7 +430,7 @@ async def linked(grader: SandboxHandle, solution: SandboxHandle, directory: str)
 
 @functools.cache
 def _host() -> tuple[bytes, bytes]:
-    return driver.compiled(program("late", "module", "unseen", "packing", "kinds", "calls", "uses", "process_state", "host"))
+    return driver.compiled(program(*HOST))
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aviato.grading.inside.kinds import taken
 from aviato.grading.inside.packing import AGAIN, unpack
-from aviato.grading.inside.standin import SolutionFailed, error_of, shown
+from aviato.grading.inside.raised import SolutionFailed, error_of, shown
 from aviato.rl.calls_ahead import NotKnown, call_in, is_call
 from aviato.rl.grading import case_of
 from aviato.rl.unfolding import assertions
@@ -280,7 +280,7 @@ def _value(answer: bytes | None) -> Any:
             if answer == AGAIN:
                 raise NeedsGrader
             told = json.loads(answer.decode("ascii"))
-            error = None if told.get("error") is None else error_of(told["error"])
+            error = None if told.get("error") is None else error_of(told["error"], {})
             value = None if error is not None else unpack(told["value"], _special)
         except NeedsGrader:
             raise

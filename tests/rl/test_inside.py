@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import importlib.util
 import os
@@ -18,6 +19,8 @@ from typing import IO, Any, NamedTuple
 import pytest
 
 from aviato.grading import driver
+from aviato.grading.inside import program, stand_ins
+from aviato.grading.link import HOST
 
 LOWEST_FD = 20
 """None of those that the program has its own ends at."""
@@ -231,3 +234,15 @@ def test_packages_are_found_late(code: str, tmp_path: Path) -> None:
     )
     told = follow(of(code.replace("{prefix!r}", repr(str(tmp_path))), "", python=str(python), packages_later=True))
     assert told.bodies == [["begin"], ["passed"]], told
+
+
+@pytest.mark.parametrize("text", [stand_ins(), program(*HOST), program("origins", "pytests", "unittests", "runs", "probe")])
+def test_no_name_stands_twice_in_a_program(text: str) -> None:
+    found: list[str] = []
+    for node in ast.parse(text).body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.append(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found += [target.id for target in targets if isinstance(target, ast.Name)]
+    assert sorted({name for name in found if found.count(name) > 1}) == ["TYPE_CHECKING"]

@@ -1,7 +1,7 @@
 """Runs in the solution's sandbox: a process for each process of the grader, which loads the solution and answers calls.
 
 Nobody trusts what is here: the solution shares these processes, and may answer whatever it likes. What it answers is data.
-Follows `late.py`, `module.py`, `packing.py`, `calls.py` and `process_state.py`. Imports are few, since they are most of what a
+Follows `late.py`, `module.py`, `uses.py`, `process_state.py` and `raising.py`. Imports are few, since they are most of what a
 short task costs.
 """
 
@@ -18,12 +18,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from aviato.grading.inside.calls import as_json, written
+    from aviato.grading.inside.calls import as_json
     from aviato.grading.inside.kinds import made_of_parts
     from aviato.grading.inside.late import leave_packages_for_later
     from aviato.grading.inside.module import FILE, be_in_a_directory, new_module
     from aviato.grading.inside.packing import AGAIN, unpack
     from aviato.grading.inside.process_state import BEGINNING, be_as, reckoning, told_back
+    from aviato.grading.inside.raising import exception_of, failure, raised, text_of
     from aviato.grading.inside.unseen import be_started_as, count_from_the_code, out_of_the_way
     from aviato.grading.inside.uses import Kept
 
@@ -223,12 +224,6 @@ def write(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def failure(names: list[str], message: str, form: str = "[]", attributes: str = '["d"]') -> bytes:
-    """An answer: the classes of an exception, its text, and the forms of its arguments and of its attributes."""
-    told = written([names, message[:4000]])[1:-1].encode("ascii")
-    return b'{"error":[%b,%b,%b]}' % (told, form.encode("ascii"), attributes.encode("ascii"))
-
-
 # -- in the child
 
 
@@ -281,8 +276,7 @@ class Served:
             except NoAnswer as error:
                 answer = failure([], str(error))
             except BaseException as error:
-                names = [kind.__name__ for kind in type(error).__mro__]
-                answer = failure(names, text_of(error), arguments_of(error), attributes_of(error))
+                answer = raised(error)
             state = told_back(self.known)
             if state:
                 answer = b'%b,"state":%b}' % (answer[:-1], written_state(state))
@@ -320,7 +314,7 @@ class Served:
         if form[0] == "k":
             return made_of_parts(form, self.resolve)
         if form[0] == "x":
-            return getattr(builtins, form[1])(*unpack(form[2], self.resolve))
+            return exception_of(form[1], *[unpack(part, self.resolve) for part in form[2:]])
         return self.kept.objects[form[1]] if form[0] == "h" else self.named(form[1], form[2])
 
     def load(self, module: str) -> None:
@@ -343,41 +337,6 @@ class Served:
 
 def value_of(result: Any) -> bytes:
     return b'{"value":%b}' % as_json(result).encode("ascii")
-
-
-def text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except BaseException:
-        return type(error).__name__
-
-
-def arguments_of(error: BaseException) -> str:
-    """The form of its arguments, where they are data and short."""
-    try:
-        args = error.args
-        if isinstance(error, OSError) and error.errno is not None:
-            args = (error.errno, error.strerror, error.filename)[: 3 if error.filename is not None else 2]
-        form = as_json(list(args))
-        return form if len(form) <= 4000 else "[]"
-    except BaseException:
-        return "[]"
-
-
-def attributes_of(error: BaseException) -> str:
-    """The form of its attributes that are data, where they are short."""
-    found = {}
-    try:
-        for name, value in vars(error).items():
-            try:
-                as_json(value)
-            except Exception:
-                continue
-            found[name] = value
-        form = as_json(found)
-        return form if len(form) <= 4000 else '["d"]'
-    except BaseException:
-        return '["d"]'
 
 
 def written_state(state: dict[str, Any]) -> bytes:

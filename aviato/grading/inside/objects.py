@@ -18,16 +18,8 @@ if TYPE_CHECKING:
     from aviato.grading.inside.crossing import use_of
     from aviato.grading.inside.kinds import SLOTS, taken
     from aviato.grading.inside.packing import pack, unpack
-    from aviato.grading.inside.standin import (
-        NotSeparable,
-        Remote,
-        SolutionFailed,
-        answer_to,
-        connection,
-        refer_chosen,
-        shown,
-        value_of,
-    )
+    from aviato.grading.inside.raised import SolutionFailed, shown
+    from aviato.grading.inside.standin import NotSeparable, Remote, answer_to, connection, refer_chosen, value_of
 
 MOST_AHEAD = 512
 ONE_BY_ONE = 8

@@ -1,6 +1,6 @@
 """What stands for the solution in the grader's process: names whose calls run elsewhere.
 
-Follows `crossing.py`, `paths.py` and `process_state.py`.
+Follows `crossing.py`, `paths.py`, `process_state.py` and `raised.py`.
 
 A name can be called. What comes back is data, or stands for an object (`objects.py`).
 """
@@ -25,14 +25,10 @@ if TYPE_CHECKING:
     from aviato.grading.inside.objects import forget, is_object, number_of, resolve
     from aviato.grading.inside.packing import AGAIN, form_of_number, pack, plain_of, unpack
     from aviato.grading.inside.process_state import changed_since, taken_over
+    from aviato.grading.inside.raised import SolutionFailed, SolutionStop, attributes_of, class_name, error_of, shown
 
 CONNECT_SECONDS = 30.0
-TEXT_BYTES = 2000
-FAILED = 70
 DATA = (int, float, str, complex, bytes, bytearray, list, tuple, set, frozenset, dict)
-SILENT = ("Exception", "StopIteration", "StopAsyncIteration")
-"""No class that is derived from them is raised as one of them. The two last never are: they would end the test's own loop, as
-if all of it had passed."""
 
 
 class NotSeparable(BaseException):
@@ -47,35 +43,6 @@ class NotSeparable(BaseException):
                 file.write(why)
         except OSError:
             pass
-
-
-class SolutionError(Exception):
-    """The solution raised an exception of a class of its own."""
-
-
-class SolutionStop(SolutionError):
-    """The solution raised `StopIteration`, of a function, which would end the test's own loop as if all of it had passed."""
-
-
-class SolutionFailed(BaseException):
-    """The solution gave neither data nor an exception: it cannot be loaded, or has ended. No test expects that."""
-
-
-class SolutionExit(SystemExit):
-    """The solution has called `exit()`. It ends what expects it as such, and nobody's program as if that had passed."""
-
-    def __init__(self, code: Any) -> None:
-        super().__init__(code)
-        self._code = code
-
-    @property
-    def code(self) -> Any:  # type: ignore[override]
-        """What it has called it with; for the interpreter, which nobody has called, that of a failure."""
-        try:
-            sys._getframe(1)
-        except ValueError:
-            return FAILED
-        return self._code
 
 
 class Remote:
@@ -160,7 +127,7 @@ def answer_to(request: bytes, spend: Any = len, module: Any = None) -> dict[str,
         connection().known.update(taken_over(answer["state"]))
     error = answer.get("error")
     if error is not None:
-        raise error_of(error)
+        raise error_of(error, sys.modules)
     return answer
 
 
@@ -207,8 +174,8 @@ def form_of(value: Any, again: Any, wrong: Any) -> Any:
     parts = parts_of(value)
     if parts is not None:
         return ["k", *[pack(part, again, 1, True) for part in parts]]
-    if isinstance(value, BaseException) and vars(builtins).get(type(value).__name__) is type(value):
-        return ["x", type(value).__name__, pack(value.args, again, 1, True)]
+    if isinstance(value, BaseException) and (kind := class_name(value)) is not None:
+        return ["x", kind, pack(value.args, again, 1, True), pack(attributes_of(value), again, 1, True)]
     plain = plain_of(value)
     if plain is not None:
         return pack(plain, again, 1, True)
@@ -219,73 +186,6 @@ def form_of(value: Any, again: Any, wrong: Any) -> Any:
         # its tests cannot be graded.
         wrong = SolutionFailed
     raise wrong("a value of type %s cannot be given to the solution: only data can" % type(value).__name__)
-
-
-def unknown(form: Any) -> Any:
-    raise ValueError("an unknown form")
-
-
-def error_of(error: Any) -> BaseException:
-    """The solution's exception, as the built-in one that it is; never one that ends, skips or cuts short more than a call."""
-    names, message, *forms = error
-    names, message = list(names)[:20], shown(str(message))
-    if names[:1] == ["SystemExit"]:
-        return exit_of(message, forms)
-    if names[:1] == ["StopIteration"]:
-        return made_of(SolutionStop, message, forms) or SolutionStop(message)
-    for name in names:
-        found = vars(builtins).get(name) if type(name) is str else None
-        if (name in SILENT and name != names[0]) or not isinstance(found, type) or not issubclass(found, Exception):
-            continue
-        made = None if name in SILENT[1:] else made_of(found, message, forms)
-        if made is not None:
-            return with_attributes(made, forms)
-    if "Exception" in names:
-        return with_attributes(made_of(SolutionError, message, forms) or SolutionError(message), forms)
-    return SolutionFailed("%s: %s" % (names[0], message) if names else message)
-
-
-def with_attributes(made: Exception, forms: list[Any]) -> Exception:
-    """The exception with those attributes of it that are data."""
-    try:
-        attributes = unpack(forms[1], unknown) if len(forms) > 1 else {}
-        for name, value in attributes.items():
-            if type(name) is str and name.isidentifier() and not name.startswith("_") and name not in dir(type(made)):
-                setattr(made, name, value)
-    except Exception:
-        pass
-    return made
-
-
-def exit_of(message: str, forms: list[Any]) -> BaseException:
-    try:
-        codes = unpack(forms[0], unknown)
-    except Exception:
-        codes = [message]
-    return SolutionExit(codes[0] if type(codes) is list and len(codes) == 1 else codes or None)
-
-
-def made_of(kind: type[Exception], message: str, forms: list[Any]) -> Exception | None:
-    """An exception with the text that it had: of the arguments that it had, unless they alone do not say it."""
-    try:
-        made = kind(*unpack(forms[0], unknown))
-        if shown(str(made)) == message:
-            return made
-    except Exception:
-        pass
-    try:
-        made = kind(message)
-        if str(made) == message:
-            return made
-        # A KeyError shows its argument as it would be written in Python, which this text is already.
-        worded: type[Exception] = type(kind.__name__, (kind,), {"__str__": lambda _: message})
-        return worded(message)
-    except Exception:
-        return None
-
-
-def shown(text: str) -> str:
-    return text if len(text) <= TEXT_BYTES else text[: TEXT_BYTES - 1] + "…"
 
 
 class Connection:
