@@ -1,7 +1,7 @@
 """Runs in the solution's sandbox: a process for each process of the grader, which loads the solution and answers calls.
 
 Nobody trusts what is here: the solution shares these processes, and may answer whatever it likes. What it answers is data.
-Follows `late.py`, `module.py`, `uses.py`, `process_state.py` and `raising.py`. Imports are few, since they are most of what a
+Follows `late.py`, `module.py`, `uses.py`, `process_state.py` and `workers.py`. Imports are few, since they are most of what a
 short task costs.
 """
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aviato.grading.inside.raising import exception_of, failure, raised, text_of
     from aviato.grading.inside.unseen import be_started_as, count_from_the_code, out_of_the_way
     from aviato.grading.inside.uses import Kept
+    from aviato.grading.inside.workers import Workers
 
 ANSWER_BYTES = 4 << 20
 READ_BYTES = 1 << 20
@@ -244,6 +245,7 @@ class Served:
         self.directory = told["directory"]
         self.file = os.fdopen(requests, "rb")
         self.kept = Kept()
+        self.workers = Workers(self.answer_to)
         self.modules: dict[str, Any] = {}
         self.broken: BaseException | None = None
         self.known = dict(BEGINNING)
@@ -265,22 +267,33 @@ class Served:
 
     def run(self) -> None:
         while True:
+            if self.kept.tasks is not None:
+                self.kept.tasks.go_on_until(self.file.fileno())
             head = self.file.readline()
             if not head:
                 return
             request = marshal.loads(self.file.read(int(head)))
-            try:
-                answer = self.perform(request)
-                if len(answer) > ANSWER_BYTES:
-                    answer = failure([], "the answer has %d bytes; at most %d cross" % (len(answer), ANSWER_BYTES))
-            except NoAnswer as error:
-                answer = failure([], str(error))
-            except BaseException as error:
-                answer = raised(error)
+            if request["op"] == "begin":
+                answer = self.workers.begin(request["thread"], request["gone"], marshal.loads(request["request"]))
+            elif request["op"] == "ended":
+                answer = self.workers.ended(request["number"])
+            else:
+                answer = self.answer_to(request)
             state = told_back(self.known)
             if state:
                 answer = b'%b,"state":%b}' % (answer[:-1], written_state(state))
             write(self.answers, b"%d\n" % len(answer) + answer)
+
+    def answer_to(self, request: Any) -> bytes:
+        try:
+            answer = self.perform(request)
+        except NoAnswer as error:
+            return failure([], str(error))
+        except BaseException as error:
+            return raised(error)
+        if len(answer) > ANSWER_BYTES:
+            return failure([], "the answer has %d bytes; at most %d cross" % (len(answer), ANSWER_BYTES))
+        return answer
 
     def perform(self, request: Any) -> bytes:
         if request["op"] == "set":

@@ -1,8 +1,8 @@
 """What stands for an object of the solution in the grader's process: each use of it is one of the object.
 
-Follows `standin.py`. What a use gives is data, or another object. An object is asked nothing about a value of the test: whether
-it equals one, what is left when one is subtracted, whether it has one in it. It could say what the test expects. Such is
-reckoned here, with the data that it is or gives; where it is none, it equals no value of the test.
+Follows `standin.py` and `awaiting.py`. What a use gives is data, or another object. An object is asked nothing about a value
+of the test: whether it equals one, what is left when one is subtracted, whether it has one in it. It could say what the test
+expects. Such is reckoned here, with the data that it is or gives; where it is none, it equals no value of the test.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from aviato.grading.inside.awaiting import RUNNING, Steps, awaited, close, send, throw
     from aviato.grading.inside.crossing import use_of
     from aviato.grading.inside.kinds import SLOTS, taken
     from aviato.grading.inside.packing import pack, unpack
@@ -45,6 +46,7 @@ _ITERATORS = "generator map filter zip enumerate reversed list_iterator tuple_it
 ITERATORS = frozenset(_ITERATORS.split(" "))
 """Classes whose iterators are themselves."""
 FIXED = {each.__name__: each for each in (int, str, float, tuple, bytes, frozenset)}
+IN_LOOP = frozenset(("__await__", "__anext__", "__aenter__", "__aexit__", "begin", "ended", "came", "cancel"))
 METHOD = object()
 OBJECTS: Any = None
 CLASSES: dict[Any, type] = {}
@@ -153,7 +155,7 @@ def forget() -> None:
     """There is another process of the solution."""
     SINCE[0] += 1
     SPENT[0] = 0
-    for each in (CLASSES, METHODS, EQUAL, OBJECTS):
+    for each in (CLASSES, METHODS, EQUAL, OBJECTS, RUNNING):
         if each is not None:
             each.clear()
 
@@ -168,7 +170,7 @@ def ask(self: Any, verb: str, *args: Any, **kwargs: Any) -> Any:
     if verb != "__next__":
         ASKED[0] += 1
     values = pack({"args": args, "kwargs": kwargs}, refer_chosen, 0, True)
-    found = answer_to(use_of(verb, values, number_of(self)), spend)
+    found = answer_to(use_of(verb, values, number_of(self)), spend, in_loop=verb in IN_LOOP)
     return METHOD if found.get("method") is True else value_of(found)
 
 
@@ -345,7 +347,7 @@ def following(self: Any) -> Any:
 
 
 async def following_later(self: Any) -> Any:
-    items, _ = ask(self, "__anext__")
+    items, _ = await Steps(self, "__anext__")
     if not items:
         raise StopAsyncIteration
     return items[0]
@@ -365,35 +367,18 @@ def leave(self: Any, kind: Any = None, error: Any = None, trace: Any = None) -> 
 
 
 async def leave_later(self: Any, kind: Any = None, error: Any = None, trace: Any = None) -> bool:
-    ask(self, "__aexit__", *told_of(error))
+    await Steps(self, "__aexit__", *told_of(error))
     return False
 
 
 async def enter_later(self: Any) -> Any:
-    return ask(self, "__aenter__")
+    return await Steps(self, "__aenter__")
 
 
 def told_of(error: Any) -> tuple[Any, str]:
     """The built-in class of an exception, and its text."""
     kinds = [each for each in type(error).__mro__ if vars(builtins).get(each.__name__) is each and each is not object]
     return (kinds[0], shown(str(error))) if error is not None and kinds else (None, "")
-
-
-def awaited(self: Any) -> Any:
-    return ask(self, "__await__")
-    yield  # It is a generator, as Python wants it.
-
-
-def send(self: Any, value: Any) -> Any:
-    raise StopIteration(ask(self, "__await__"))
-
-
-def throw(self: Any, kind: Any, value: Any = None, trace: Any = None) -> Any:
-    raise kind if value is None else value
-
-
-def close(self: Any) -> None:
-    return None
 
 
 OWN: dict[str, Callable[..., Any]] = {

@@ -12,7 +12,10 @@ import os
 import socket
 import sys
 import time
-from _thread import allocate_lock, get_ident
+from _thread import RLock, _local, allocate_lock, get_ident
+from _thread import _count as count_of_threads
+from itertools import count
+from time import sleep
 
 from aviato.grading.inside.paths import INSEPARABLE_PATH, SOCKET_PATH
 
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     from aviato.grading.inside.raised import SolutionFailed, SolutionStop, attributes_of, class_name, error_of, shown
 
 CONNECT_SECONDS = 30.0
+MAIN_THREAD = get_ident()
+GOING = b'{"going":'
+LONGEST_PAUSE_SECONDS = 0.008
 DATA = (int, float, str, complex, bytes, bytearray, list, tuple, set, frozenset, dict)
 
 
@@ -109,15 +115,16 @@ def run(command: Any, stdin: Any = "", timeout_seconds: Any = None) -> Any:
     raise SolutionFailed("the solution's side did not say how the program ended")
 
 
-def answer_to(request: bytes, spend: Any = len, module: Any = None) -> dict[str, Any]:
+def answer_to(request: bytes, spend: Any = len, module: Any = None, in_loop: bool = False) -> dict[str, Any]:
     """Have something done by the solution.
 
     Args:
         request: what.
         spend: is told how many bytes the answer has.
         module: of the solution, that is loaded before what the test has set for its process is set there too.
+        in_loop: whether it is of the solution's event loop, of which there is one.
     """
-    message = connection().exchange(request, module)
+    message = connection().exchange(request, module) if in_loop or is_alone() else message_of_thread(request, module)
     spend(len(message)) if spend is not len else None
     answer: dict[str, Any] = read(message)
     ANSWERED[:] = [True]
@@ -129,6 +136,46 @@ def answer_to(request: bytes, spend: Any = len, module: Any = None) -> dict[str,
     if error is not None:
         raise error_of(error, sys.modules)
     return answer
+
+
+class Thread:
+    """One of the test, as long as it lives: the numbers of the system come again."""
+
+    def __init__(self) -> None:
+        self.number = next(THREAD_NUMBERS)
+
+    def __del__(self) -> None:
+        THREADS_GONE.append(self.number)
+
+    @staticmethod
+    def here() -> Thread:
+        found = getattr(OF_THREAD, "thread", None)
+        if found is None:
+            found = OF_THREAD.thread = Thread()
+        return found
+
+
+OF_THREAD: Any = _local()
+THREAD_NUMBERS = count()
+THREADS_GONE: list[int] = []
+
+
+def is_alone() -> bool:
+    """Whether the test has no other thread: else a call that waits for what another one brings about would wait for ever."""
+    return get_ident() == MAIN_THREAD and not count_of_threads()
+
+
+def message_of_thread(request: bytes, module: Any) -> bytes:
+    """The answer to what one of several threads asks, while others ask too."""
+    seconds, thread = 0.001, Thread.here()
+    gone = [THREADS_GONE.pop() for _ in list(THREADS_GONE)]
+    begin = as_bytes({"op": "begin", "thread": thread.number, "gone": gone, "request": request})
+    message = connection().exchange(begin, module)
+    while message.startswith(GOING):
+        sleep(seconds)
+        seconds = min(2 * seconds, LONGEST_PAUSE_SECONDS)
+        message = connection().exchange(as_bytes({"op": "ended", "number": read(message)["going"]}), module)
+    return message
 
 
 def value_of(answer: dict[str, Any]) -> Any:
@@ -288,13 +335,25 @@ def is_of_handler(error: BaseException) -> bool:
 
 
 CONNECTIONS: list[Connection] = []
+ONE_AT_A_TIME = [RLock()]
 
 
 def connection() -> Connection:
     if not CONNECTIONS or CONNECTIONS[0].pid != os.getpid():
-        CONNECTIONS[:] = [Connection()]
-        forget()
+        with ONE_AT_A_TIME[0]:
+            if not CONNECTIONS or CONNECTIONS[0].pid != os.getpid():
+                made = Connection()
+                forget()
+                CONNECTIONS[:] = [made]
     return CONNECTIONS[0]
+
+
+def may_connect_after_a_fork() -> None:
+    """The lock may be that of a thread which the child has not."""
+    ONE_AT_A_TIME[0] = RLock()
+
+
+os.register_at_fork(after_in_child=may_connect_after_a_fork)
 
 
 def anew() -> None:

@@ -1,11 +1,13 @@
-"""Runs in the solution's sandbox: objects that are no data stay here, and are used from afar. Follows `calls.py`.
+"""Runs in the solution's sandbox: objects that are no data stay here, and are used from afar.
 
+Follows `calls.py` and `tasks.py`.
 An object crosses as `["h", number, facts]`; see `Kept.facts`. What can be done with it is what its class can.
 """
 
 from __future__ import annotations
 
 import time
+from _thread import RLock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from aviato.grading.inside.calls import written
     from aviato.grading.inside.kinds import SLOTS, is_small, parts_of
     from aviato.grading.inside.packing import form_of_number, pack, plain_of
+    from aviato.grading.inside.tasks import Tasks, next_of
 
 BASES = (int, str, float, tuple, bytes, frozenset)
 """Data that does not change: who has the object has it too."""
@@ -32,7 +35,8 @@ class Kept:
         self.types: list[type] = []
         self.able: list[list[int]] = []
         self.errors: dict[int, BaseException] = {}
-        self.loop: Any = None
+        self.tasks: Any = None
+        self.lock = RLock()
 
     def answer(self, value: Any) -> bytes:
         """The answer with a value in it."""
@@ -49,11 +53,12 @@ class Kept:
         plain = plain_of(value)
         if plain is not None:
             return pack(plain, self.refer, 1, True)
-        at = self.numbers.get(id(value))
-        if at is None:
-            at = self.numbers[id(value)] = len(self.objects)
-            self.objects.append(value)
-        return ["h", at, self.facts(value)]
+        with self.lock:
+            at = self.numbers.get(id(value))
+            if at is None:
+                at = self.numbers[id(value)] = len(self.objects)
+                self.objects.append(value)
+            return ["h", at, self.facts(value)]
 
     def facts(self, value: Any) -> list[Any]:
         """What is told of an object: its class's number and name, what it can do, the built-in class that it is derived from.
@@ -120,42 +125,32 @@ class Kept:
             self.errors[id(value)] = error
         return self.answer([found, None])
 
-    def waited(self, value: Any) -> bytes:
-        """What comes of something that is awaited."""
-        return self.answer(self.run(value))
+    def in_loop(self) -> Any:
+        """What is awaited."""
+        if self.tasks is None:
+            self.tasks = Tasks()
+        return self.tasks
 
-    def following(self, value: Any) -> bytes:
-        """The next item of an asynchronous iterator."""
-        try:
-            return self.answer([[self.run(type(value).__anext__(value))], None])
-        except StopAsyncIteration:
-            return self.answer([[], [None]])
+    def begin(self, value: Any, verb: str, *args: Any) -> bytes:
+        """Begin with something that is awaited."""
+        return self.answer(self.in_loop().begin(AWAITED[verb](value, *args)))
 
-    def run(self, awaitable: Any) -> Any:
-        import asyncio
+    def ended(self, value: Any, numbers: list[int]) -> bytes:
+        """Which have ended of those that were begun."""
+        return self.answer(self.in_loop().ended(numbers))
 
-        if self.loop is None:
-            self.loop = asyncio.new_event_loop()
-            asyncio.set_event_loop(self.loop)
+    def came(self, value: Any, number: int) -> bytes:
+        """What has come of one."""
+        return self.answer(self.in_loop().came(number))
 
-        async def awaited() -> Any:
-            return await awaitable
-
-        return self.loop.run_until_complete(awaited())
+    def cancel(self, value: Any, number: int) -> bytes:
+        """Have one end."""
+        return self.answer(self.in_loop().cancel(number))
 
     def leave(self, value: Any, kind: Any, text: Any) -> bytes:
         """Leave a context, with an exception of that kind if there is one."""
         error = kind and kind(text)
         return self.answer(type(value).__exit__(value, kind, error, None))
-
-    def leave_later(self, value: Any, kind: Any, text: Any) -> bytes:
-        """Leave an asynchronous one."""
-        error = kind and kind(text)
-        return self.answer(self.run(type(value).__aexit__(value, kind, error, None)))
-
-    def enter_later(self, value: Any) -> bytes:
-        """Enter an asynchronous context."""
-        return self.answer(self.run(type(value).__aenter__(value)))
 
     def set(self, value: Any, name: str, new: Any) -> bytes:
         """Set an attribute."""
@@ -184,7 +179,26 @@ class Kept:
         return self.answer(bool(value == other))
 
 
+AWAITED: dict[str, Any] = {
+    "__await__": lambda value: value,
+    "__anext__": next_of,
+    "__aenter__": lambda value: type(value).__aenter__(value),
+    "__aexit__": lambda value, kind, text: type(value).__aexit__(value, kind, kind and kind(text), None),
+}
+"""What is done with an object → what is awaited for that."""
+
+
+def waited(verb: str) -> Any:
+    """What comes of it, where nothing else goes on."""
+    return lambda kept, value, *args: kept.answer(kept.in_loop().run(AWAITED[verb](value, *args)))
+
+
 USES: dict[str, Any] = {
+    **{verb: waited(verb) for verb in AWAITED},
+    "begin": Kept.begin,
+    "ended": Kept.ended,
+    "came": Kept.came,
+    "cancel": Kept.cancel,
     "get": Kept.attribute,
     "set": Kept.set,
     "delete": Kept.delete,
@@ -193,10 +207,6 @@ USES: dict[str, Any] = {
     "copy": Kept.copy,
     "deepcopy": Kept.deepcopy,
     "__next__": Kept.take,
-    "__anext__": Kept.following,
-    "__await__": Kept.waited,
-    "__aenter__": Kept.enter_later,
-    "__aexit__": Kept.leave_later,
     "__exit__": Kept.leave,
     "__str__": lambda kept, value: kept.answer(str(value)),
     "__repr__": lambda kept, value: kept.answer(repr(value)),
