@@ -57,6 +57,8 @@ ENDED = [
     ({"phase": "Failed", "containerStatuses": _over(83)}, "orphaned", "orphaned"),
     ({"phase": "Failed", "containerStatuses": _over(84)}, "exited", "exited"),
     ({"phase": "Failed", "containerStatuses": _over(137, "OOMKilled")}, "oom", "oom"),
+    # A kubelet says so, too, where the kernel has killed a command of the sandbox at any time.
+    ({"phase": "Failed", "containerStatuses": _over(82, "OOMKilled")}, "idle", "idle"),
     ({"phase": "Failed", "containerStatuses": _over(137)}, "lost", None),
     ({"phase": "Failed", "containerStatuses": _over(85, message="no such step")}, "start_failed", None),
     ({"phase": "Failed", "reason": "DeadlineExceeded"}, "lifetime", "lifetime"),

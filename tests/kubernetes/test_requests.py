@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 
@@ -21,7 +22,7 @@ EXISTS = (409, {"reason": "AlreadyExists", "message": "it is there"})
 
 
 @contextlib.asynccontextmanager
-async def answering(tmp_path, monkeypatch, answers):
+async def answering(tmp_path, monkeypatch, answers, handler=None):
     """A cluster whose API server gives these answers, and what it was asked."""
     asked = []
 
@@ -31,7 +32,7 @@ async def answering(tmp_path, monkeypatch, answers):
         return web.json_response(body, status=status)
 
     app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
+    app.router.add_route("*", "/{path:.*}", handler or answer)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -98,3 +99,24 @@ async def test_it_is_not_asked_for_ever(tmp_path, monkeypatch):
         async with answering(tmp_path, monkeypatch, answers) as (cluster, _):
             with pytest.raises(ClusterError):
                 await cluster.make(cluster.path("pods"), POD)
+
+
+async def test_a_watch_that_nobody_carries_on_ends(tmp_path, monkeypatch):
+    """Whoever is on the way has forgotten the connection, and says nothing of it."""
+    monkeypatch.setattr(cluster_module, "WATCH_SECONDS", 0.2)
+    monkeypatch.setattr(cluster_module, "SECONDS", 0.3)
+    over = asyncio.Event()
+
+    async def silent(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await over.wait()
+        return response
+
+    async with answering(tmp_path, monkeypatch, [], silent) as (cluster, _):
+        async with asyncio.timeout(20):
+            with pytest.raises(ClusterError) as caught:
+                async for _ in cluster.watch(cluster.path("pods"), "a=b", "1"):
+                    pass
+        over.set()
+    assert caught.value.is_unreachable

@@ -79,10 +79,10 @@ def test_mounted_files_and_secrets(session: aviato.Session, namespace: Namespace
         session.sandbox(mounted_files=[{"mount_path": "/proc/cases", "file_content": b""}]).wait()
 
 
-def test_environment_goes_into_no_object(session: aviato.Session, namespace: Namespace) -> None:
+def test_environment_is_shown_by_no_pod_and_no_event(session: aviato.Session, namespace: Namespace) -> None:
     sandbox = session.sandbox(environment_variables={"TOKEN": "never-to-be-seen"})
     assert sandbox.exec(["sh", "-c", "echo $TOKEN"]).result().stdout == "never-to-be-seen\n"
-    assert "never-to-be-seen" not in json.dumps([namespace.all(kind) for kind in ("pods", "secrets", "events")])
+    assert "never-to-be-seen" not in json.dumps([namespace.all(kind) for kind in ("pods", "events")])
 
 
 def test_tags_are_labels(session: aviato.Session, namespace: Namespace) -> None:

@@ -300,10 +300,10 @@ class Cluster:
         }
         import aiohttp
 
+        # One that is silent for longer than it may last has been lost by somebody on the way.
+        limits = aiohttp.ClientTimeout(sock_connect=SECONDS, sock_read=WATCH_SECONDS + SECONDS)
         try:
-            async with await self._open(
-                "GET", path, None, query, "json", aiohttp.ClientTimeout(sock_connect=SECONDS)
-            ) as answer:
+            async with await self._open("GET", path, None, query, "json", limits) as answer:
                 async for line in answer.content:
                     event = json.loads(line)
                     if event["type"] == "ERROR":

@@ -98,10 +98,10 @@ def _ended(status: Object, state: Object) -> tuple[str, str] | None:
         return "node", f"{whole}: {text}"
     if (over := state.get("terminated")) is not None:
         code, why = int(over.get("exitCode", -1)), str(over.get("reason") or "")
+        if code in END_REASONS:
+            return END_REASONS[code], ""  # First: kubelets say OOMKilled, too, where the kernel has killed a command once.
         if why == "OOMKilled":
             return "oom", "its memory limit was reached, and the kernel killed its process 1"
-        if code in END_REASONS:
-            return END_REASONS[code], ""
         return (
             "start_failed" if code == 85 else "lost",
             f"process 1 ended with status {code} ({why}): {over.get('message') or ''}",
