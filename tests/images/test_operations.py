@@ -104,24 +104,6 @@ def test_what_sandboxes_have_stays(layout: str) -> None:
     of(work)
 
 
-def test_what_waits_for_its_place_has_its_image(make_server: Any, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AVIATO_BASE_URL", make_server(max_sandboxes=1).url)
-
-    async def work(client: AsyncClient) -> None:
-        await client.pull_image(layout)
-        async with await client.sandbox() as first:
-            await first.wait()
-            waiting = await client.sandbox(container_image=layout)
-            with pytest.raises(SandboxImageError, match=waiting.sandbox_id) as caught:
-                await client.remove_image(layout)
-            assert caught.value.reason == "image_in_use"
-            await client.prune_images()
-        async with waiting:
-            assert (await waiting.exec(PRINT)).returncode == 0
-
-    of(work)
-
-
 def test_a_prune_leaves_what_is_pinned(layout: str) -> None:
     async def work(client: AsyncClient) -> None:
         size = (await client.pull_image(layout)).size_bytes

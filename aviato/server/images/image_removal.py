@@ -14,7 +14,7 @@ from aviato.server.images.layers import read_layer_size
 from aviato.server.images.starting_layers import key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
     from aviato.server.images.image_index import ImageIndex, ImageRecord
@@ -67,12 +67,8 @@ class ImageRemoval:
         there = set(self._index.ids()) if names else set()
         return [name for name, meant in names.items() if meant.image_id not in there]
 
-    def remove(self, image_id: str, awaited: Collection[str] = ()) -> list[str]:
+    def remove(self, image_id: str) -> list[str]:
         """Take an image away, unless sandboxes have it.
-
-        Args:
-            image_id: which.
-            awaited: sandboxes that will have it and may have no place yet.
 
         Returns:
             The sandboxes that have it; none if it has gone.
@@ -80,7 +76,7 @@ class ImageRemoval:
         taken = self._trash.take_record(self._index.path(image_id))
         if taken is None:
             return []
-        using = sorted({*awaited, *self._uses.alive(image_id)})
+        using = self._uses.alive(image_id)
         if using:
             self._put_back(taken, image_id)
             return using

@@ -128,15 +128,15 @@ class ImageSnapshots:
             self._index.drop_names(names)
         self._index.put(replace(record, snapshot=replace(record.snapshot, expires_at=0.0)))
 
-    def remove_expired(self, awaited: Collection[str]) -> bool:
+    def remove_expired(self, in_use: Collection[str]) -> bool:
         """Take away those that are over and that no sandbox has; whether there was one. Only within `ImageIndex.alone`.
 
         Args:
-            awaited: images that sandboxes will have that have no place yet.
+            in_use: images that sandboxes will have that have no place yet.
         """
         gone = False
         for record in self._index.records():
-            if not is_over(record) or record.image_id in awaited:
+            if not is_over(record) or record.image_id in in_use:
                 continue
             self._uses.tidy(record.image_id)
             gone |= not self._uses.alive(record.image_id) and not self._removal.remove(record.image_id)

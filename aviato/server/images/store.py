@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from aviato.server.images.unpacked_layer import Count, Unpack
 
 _Names = list[str]
-_Awaited = dict[str, list[str]]
 _Images = list[StoredImage]
 """Within the class `list` is its method."""
 MOST_LAYERS = 160
@@ -189,13 +188,12 @@ class ImageStore:
         """All images, the newest pull first."""
         return sorted(map(self._stored, self._index.records()), key=lambda image: -image.pulled_at)
 
-    async def remove(self, reference: str, *, force: bool = False, awaited: _Awaited | None = None) -> _Names:
+    async def remove(self, reference: str, *, force: bool = False) -> _Names:
         """Remove a name, and with its last name, or by its id, the image.
 
         Args:
             reference: as `find` takes it.
             force: of an image that sandboxes have, take the names away all the same; it goes with a later `prune`.
-            awaited: the sandboxes of images that may have no place yet.
 
         Returns:
             The names that went.
@@ -204,19 +202,18 @@ class ImageStore:
             SandboxImageError: the image is not here, sandboxes have it, or the disk fails.
         """
         try:
-            gone = await in_thread(self._remove, reference, force, awaited or {})
+            gone = await in_thread(self._remove, reference, force)
             await self._empty_trash()
         except OSError as error:
             raise disk_error(error, f"image {quoted(reference)}") from error
         return gone
 
-    async def prune(self, *, most_bytes: int = 0, unused_seconds: float = 0.0, awaited: Collection[str] = ()) -> int:
+    async def prune(self, *, most_bytes: int = 0, unused_seconds: float = 0.0) -> int:
         """Remove images that no sandbox has and nobody has pinned, the longest unused first.
 
         Args:
             most_bytes: leave the others, once all layers have no more than that.
             unused_seconds: leave those that were in use so short ago; downloads that were broken off likewise.
-            awaited: images that sandboxes will have that have no place yet.
 
         Returns:
             The bytes that this frees.
@@ -226,7 +223,7 @@ class ImageStore:
         """
         try:
             await self._settle_sizes()
-            freed = await in_thread(self._prune, most_bytes, unused_seconds, frozenset(awaited), downloads=True)
+            freed = await in_thread(self._prune, most_bytes, unused_seconds, frozenset(), downloads=True)
             await self._empty_trash()
         except OSError as error:
             raise disk_error(error, "images that are to go") from error
@@ -299,11 +296,11 @@ class ImageStore:
 
         return await in_thread(remove)
 
-    async def remove_expired(self, awaited: Collection[str] = ()) -> None:
+    async def remove_expired(self, in_use: Collection[str] = ()) -> None:
         """Remove snapshots that are over and that no sandbox has, and what processes that were killed have left.
 
         Args:
-            awaited: images that sandboxes will have that have no place yet.
+            in_use: images of sandboxes that have no place yet.
         """
 
         def remove() -> bool:
@@ -311,7 +308,7 @@ class ImageStore:
                 return False  # Most often: nobody need wait for those who remove something.
             with self._index.alone():
                 self._removal.settle()
-                if self._snapshots.remove_expired(awaited):
+                if self._snapshots.remove_expired(in_use):
                     self._removal.sweep()
                 self._removal.sweep_downloads()
                 return True
@@ -426,7 +423,7 @@ class ImageStore:
             return next((one.image_id for one in self._index.records() if parsed.digest in one.digests), None)
         return None
 
-    def _remove(self, reference: str, force: bool, awaited: _Awaited) -> _Names:
+    def _remove(self, reference: str, force: bool) -> _Names:
         with self._index.alone():
             self._removal.settle()
             image_id = self._find(reference)
@@ -438,7 +435,7 @@ class ImageStore:
                 if name in names:
                     self._index.drop_names([name])
                     return [name]
-            using = self._removal.remove(image_id, awaited.get(image_id, ()))
+            using = self._removal.remove(image_id)
             if using and not force:
                 raise image_error(
                     "image_in_use",

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from aviato.server.images.stored_image import Progress, StoredImage
     from aviato.server.service.live_sandbox import LiveSandbox
     from aviato.server.service.long_polls import LongPolls
-    from aviato.server.service.registry import Registry
     from aviato.server.store import SandboxRecord
 
 log = logging.getLogger(__name__)
@@ -40,14 +39,12 @@ class Images:
 
     Args:
         backend: has the store.
-        registry: of the sandboxes that have images.
         long_polls: the waits of the server.
         check_able: raises where the backend could not be opened.
     """
 
-    def __init__(self, backend: Backend, registry: Registry, long_polls: LongPolls, check_able: Callable[[], None]) -> None:
+    def __init__(self, backend: Backend, long_polls: LongPolls, check_able: Callable[[], None]) -> None:
         self._backend = backend
-        self._registry = registry
         self._check_able = check_able
         self._long_polls = long_polls
         self._pulls: dict[str, _Pull] = {}
@@ -139,7 +136,7 @@ class Images:
             SandboxImageError: it is not here or in use, or this server has no store.
         """
         check_operator(caller, "removes no images")
-        return RemovedImage(names=await self.store().remove(reference, force=force, awaited=self._registry.images()))
+        return RemovedImage(names=await self.store().remove(reference, force=force))
 
     async def prune(self, most_bytes: int, unused_seconds: float, caller: Caller) -> PrunedImages:
         """Remove what no sandbox has and nobody has pinned.
@@ -149,8 +146,7 @@ class Images:
             SandboxImageError: this server has no store.
         """
         check_operator(caller, "removes no images")
-        awaited = self._registry.images()
-        freed = await self.store().prune(most_bytes=most_bytes, unused_seconds=unused_seconds, awaited=awaited)
+        freed = await self.store().prune(most_bytes=most_bytes, unused_seconds=unused_seconds)
         return PrunedImages(freed_bytes=freed)
 
     async def pin(self, reference: str, pinned: bool, caller: Caller) -> ImageInfo:

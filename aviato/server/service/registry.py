@@ -53,14 +53,6 @@ class Registry:
         self._to_forget.add(sandbox_id)
         self._forget_again()
 
-    def images(self) -> dict[str, list[str]]:
-        """Ids of the store's images that sandboxes have, or will have once they have a place, with those sandboxes."""
-        found: dict[str, list[str]] = {}
-        for one in self.live.values():
-            if one.state < State.ENDED and one.image is not None and one.image.image_id is not None:
-                found.setdefault(one.image.image_id, []).append(one.sandbox_id)
-        return found
-
     def is_saved(self, sandbox_id: str) -> bool:
         """Whether all that is known of a sandbox is on record."""
         return sandbox_id not in self._unsaved

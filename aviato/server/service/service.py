@@ -89,7 +89,7 @@ class Service:
         self.warm_pools = WarmPools(backend, self.slots, self.egress)
         self.leases = Leases(self.store, settings.lease)
         self.ports = Ports(backend, self.registry, self.slots, self.long_polls)
-        self.images = Images(backend, self.registry, self.long_polls, self.check_able)
+        self.images = Images(backend, self.long_polls, self.check_able)
         self.image_exports = ImageExports(self.images, self.long_polls)
         self.results = RetainedResults(folder.results, settings.record_retention)
         self.exec_records = ExecRecords(self.store)

@@ -13,6 +13,7 @@ from aviato.server.link.ended import SandboxGone
 from aviato.server.link.file_calls import InTime
 from aviato.server.service.registry import error_of_gone, running
 from aviato.server.service.snapshot_requests import SnapshotRequest
+from aviato.server.states import State
 from aviato.system.threads import in_thread
 from aviato.wire.errors import RequestConflictError
 from aviato.wire.ids import SNAPSHOT_ID
@@ -118,7 +119,8 @@ class Snapshots:
         """Take away what is over."""
         store = self._backend.image_store
         if store is not None:
-            await store.remove_expired(self._registry.images())
+            waiting = (one.image for one in self._registry.live.values() if one.state < State.ENDED)
+            await store.remove_expired({str(image.image_id) for image in waiting if image is not None and image.is_snapshot})
 
     @property
     def is_taking(self) -> bool:
