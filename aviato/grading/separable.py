@@ -29,6 +29,7 @@ _OPAQUE = frozenset(("pandas", "pd", "torch", "io"))
 _CHANGING = frozenset(("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "add", "discard", "update"))
 _CHANGING |= frozenset(("setdefault", "popitem", "appendleft", "popleft", "extendleft", "rotate"))
 """Methods of data that change it."""
+_NO_CLASS = "no class of the solution's own crosses; expect one of Python's that it is derived from"
 _MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 _MAKERS = frozenset(("list", "dict", "set", "bytearray", "deepcopy", "copy"))
 
@@ -302,7 +303,7 @@ class _Look:
         if isinstance(parent, ast.ClassDef):
             return f"it derives a class from {label}"
         if isinstance(parent, ast.ExceptHandler) or isinstance(outer, ast.ExceptHandler):
-            return f"it catches {label}; of the solution's exceptions only the built-in type crosses"
+            return f"it catches {label}; {_NO_CLASS}"
         if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and node in parent.decorator_list:
             return f"it gives a function to {label}, and only data can cross"
         if isinstance(parent, _ASKED) and node not in (getattr(parent, "slice", None), getattr(parent, "orelse", None)):
@@ -314,7 +315,7 @@ class _Look:
         if name in _EXPECTING:
             first = call.args[0] if call.args else None
             parts = first.elts if isinstance(first, ast.Tuple) else [first]
-            return f"it expects {label}; of the solution's exceptions only the built-in type crosses" if node in parts else None
+            return f"it expects {label}; {_NO_CLASS}" if node in parts else None
         if (
             name in _ASKING
             or name.startswith("assert")

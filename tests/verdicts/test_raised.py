@@ -27,6 +27,11 @@ RAISED = {
         "UnicodeEncodeError",
         "e.object == '\\ud800' and e.encoding == 'utf-8'",
     ),
+    "a UnicodeDecodeError with too long an argument": (
+        "return (b'\\xff' * 5000).decode()",
+        "ValueError",
+        "'start byte' in str(e)",
+    ),
     "FileNotFoundError": ("open('no-such-file')", "FileNotFoundError", "\"directory: 'no-such-file'\" in str(e)"),
     "OSError with a number": ("raise OSError(5, 'Input')", "OSError", "e.errno == 5 and e.strerror == 'Input'"),
     "PermissionError by its number": ("raise OSError(13, 'no')", "PermissionError", "e.errno == 13"),

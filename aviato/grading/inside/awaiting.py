@@ -95,11 +95,9 @@ def awaited(self: Any) -> Any:
 
 def send(self: Any, value: Any) -> Any:
     number = number_of(self)
-    try:
-        return RUNNING.setdefault(number, awaited(self)).send(value)
-    except BaseException:
-        RUNNING.pop(number, None)
-        raise
+    if number not in RUNNING:
+        RUNNING[number] = awaited(self)
+    return stepped(number, RUNNING[number].send, value)
 
 
 def throw(self: Any, kind: Any, value: Any = None, trace: Any = None) -> Any:
@@ -107,8 +105,13 @@ def throw(self: Any, kind: Any, value: Any = None, trace: Any = None) -> Any:
     number = number_of(self)
     if number not in RUNNING:
         raise error
+    return stepped(number, RUNNING[number].throw, error)
+
+
+def stepped(number: int, step: Any, given: Any) -> Any:
+    """What a coroutine waits for next; forgotten once it is over."""
     try:
-        return RUNNING[number].throw(error)
+        return step(given)
     except BaseException:
         RUNNING.pop(number, None)
         raise

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from aviato.grading.inside.packing import no_data, pack, unpack
+    from aviato.grading.inside.packing import no_data, pack, refused, unpack
 
 
 def found(namespace: dict[str, Any], before: dict[str, Any], objects: dict[str, Any], name: str) -> Callable[..., Any]:
@@ -39,10 +39,6 @@ def found(namespace: dict[str, Any], before: dict[str, Any], objects: dict[str, 
 def given(form: Any) -> Any:
     """Arguments of their form."""
     return unpack(form, refused)
-
-
-def refused(form: Any) -> Any:
-    raise ValueError("an unknown form")
 
 
 def as_json(value: Any) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aviato.grading.inside.awaiting import RUNNING, Steps, awaited, close, send, throw
     from aviato.grading.inside.crossing import use_of
     from aviato.grading.inside.kinds import SLOTS, taken
-    from aviato.grading.inside.packing import pack, unpack
+    from aviato.grading.inside.packing import pack, refused, unpack
     from aviato.grading.inside.raised import SolutionFailed, shown
     from aviato.grading.inside.standin import NotSeparable, Remote, answer_to, connection, refer_chosen, value_of
 
@@ -415,4 +415,4 @@ def resolve(form: list[Any]) -> Any:
         return object_of(form)
     if form[0] == "k":
         return taken(form, resolve)
-    raise ValueError("an unknown form")
+    return refused(form)

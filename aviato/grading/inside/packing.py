@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 DEEPEST = 100
@@ -144,6 +144,27 @@ def no_data(value: Any) -> Any:
     if index is not None:
         return pack(int(index(value)), no_data)
     raise TypeError("a value of type %s is no data and cannot be graded" % type(value).__name__)
+
+
+def refused(form: Any) -> Any:
+    """For `pack` and `unpack`, of what is data through and through.
+
+    Raises:
+        ValueError: always.
+    """
+    raise ValueError("an unknown form")
+
+
+def data_among(items: Iterable[tuple[str, Any]], refer: Callable[[Any], Any]) -> dict[str, Any]:
+    """Those of some names and values whose values are data, as `pack` takes it with the same `refer`."""
+    found = {}
+    for name, value in items:
+        try:
+            pack(value, refer)
+        except Exception:
+            continue
+        found[name] = value
+    return found
 
 
 def plain_of(value: Any) -> Any:

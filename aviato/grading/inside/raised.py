@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from aviato.grading.inside.packing import pack, unpack
+    from aviato.grading.inside.packing import data_among, refused, unpack
 
 TEXT_BYTES = 2000
 LONGEST_NAME = 100
@@ -75,7 +75,7 @@ def error_of(said: Any, libraries: Mapping[str, Any], depth: int = 0) -> BaseExc
     try:
         names, message, *forms = said
         names, message = [str(name) for name in names[:MOST_BASES]], shown(str(message))
-        arguments, attributes, belongings = [*forms, None, None, []][:3] if len(forms) < 3 else forms[:3]
+        arguments, attributes, belongings = forms or (None, None, [])
         given = read_data(arguments, list)
         if names[:1] == ["SystemExit"]:
             codes = [message] if given is None else given
@@ -94,20 +94,19 @@ def error_of(said: Any, libraries: Mapping[str, Any], depth: int = 0) -> BaseExc
 def made_of(names: list[str], message: str, given: Any, attributes: dict[Any, Any], libraries: Any, said: Any) -> Exception:
     """With the text that it had; with its arguments, unless they are no data: then the text is its only one."""
     module, _, name = names[0].rpartition(".")
-    exact = (
-        SolutionStop if names[0] == "StopIteration" else Exception if names[0] == "Exception" else class_of(names[0], libraries)
-    )
+    exact = class_of(names[0], libraries)
+    if not module and names[0] in ("StopIteration", "Exception"):
+        exact = SolutionStop if names[0] == "StopIteration" else Exception
     has_name = bool(module) and name.isidentifier() and len(name) <= LONGEST_NAME and name not in MEANT
     own = {"__module__": shown(module), "__reduce__": lambda _: (remade, (said,)), MADE_HERE: True}
-    for bases in [(exact,)] if exact is not None else bases_of(names, libraries):
+    for bases in [*([] if exact is None else [(exact,)]), *bases_of(names, libraries)]:
         try:
-            first: Any = bases[0]
-            kind = type(name, bases, own) if exact is None and has_name else first
+            kind: Any = type(name, bases, own) if has_name and bases != (exact,) else bases[0]
+            made = made_by(kind, [message] if given is None else given, attributes)
+            if shown(str(made)) == message:
+                return made
             worded = type(kind.__name__, (kind,), {**own, "__module__": kind.__module__, "__str__": lambda _: message})
-            for each in (kind, worded):
-                made = made_by(each, [message] if given is None else given, attributes)
-                if shown(str(made)) == message:
-                    return made
+            return made_by(worded, [message] if given is None else given, attributes)
         except Exception:
             continue  # These classes cannot be together, or one takes no such arguments.
     return SolutionError(message)
@@ -159,14 +158,7 @@ def class_name(value: BaseException) -> str | None:
 
 def attributes_of(value: BaseException) -> dict[str, Any]:
     """Those of an exception that are data."""
-    found = {}
-    for name, each in vars(value).items():
-        try:
-            pack(each, unknown)
-        except Exception:
-            continue
-        found[name] = each
-    return found
+    return data_among(vars(value).items(), refused)
 
 
 def bases_of(names: list[str], libraries: Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -204,14 +196,10 @@ def is_library(module: str, libraries: Mapping[str, Any]) -> bool:
 def read_data(form: Any, kind: type) -> Any:
     """What a form says, if it is data of that kind."""
     try:
-        found = unpack(form, unknown)
+        found = unpack(form, refused)
     except Exception:
         return None
     return found if type(found) is kind else None
-
-
-def unknown(form: Any) -> Any:
-    raise ValueError("an unknown form")
 
 
 def shown(text: str) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aviato.grading.inside.calls import as_json, written
+    from aviato.grading.inside.packing import data_among, no_data
 
 LONGEST_FORM = 4000
 DEEPEST_CHAIN = 3
@@ -70,16 +71,10 @@ def arguments_of(error: BaseException) -> str:
 
 def attributes_of(error: BaseException) -> str:
     """The form of its attributes that are data, where they are short."""
-    found = {}
     try:
         of_names = isinstance(error, (AttributeError, ImportError, NameError))
-        for name, value in [*vars(error).items(), *([("name", getattr(error, "name", None))] if of_names else [])]:
-            try:
-                as_json(value)
-            except Exception:
-                continue
-            found[name] = value
-        form = as_json(found)
+        items = [*vars(error).items(), *([("name", getattr(error, "name", None))] if of_names else [])]
+        form = as_json(data_among(items, no_data))
         return form if len(form) <= LONGEST_FORM else '["d"]'
     except BaseException:
         return '["d"]'

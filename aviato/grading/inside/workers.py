@@ -1,4 +1,4 @@
-"""Runs in the solution's sandbox: calls of several threads of the test, each in a thread of its own. Before `host.py`."""
+"""Runs in the solution's sandbox: calls of several threads of the test, each in a thread of its own. Follows `tasks.py`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aviato.grading.inside.raising import failure
-
-CALL_AT_ONCE_SECONDS = 0.001
-"""So long a call has until its test is told that it goes on."""
+    from aviato.grading.inside.tasks import AT_ONCE_SECONDS
 
 
 class Workers:
@@ -41,15 +39,17 @@ class Workers:
         answer: Any = SimpleQueue()
         self.going[self.count] = answer
         self.queues[thread].put((request, answer))
-        return self.ended(self.count, CALL_AT_ONCE_SECONDS)
+        return self.ended(self.count, AT_ONCE_SECONDS)
 
     def ended(self, number: int, seconds: float = 0.0) -> bytes:
         """The answer, if it is there."""
+        from queue import Empty
+
         if number not in self.going:
             return failure([], "the solution's process is another one than was called")
         try:
-            found: bytes = self.going[number].get(timeout=seconds) if seconds else self.going[number].get_nowait()
-        except Exception:
+            found: bytes = self.going[number].get(timeout=seconds)
+        except Empty:
             return b'{"going":%d}' % number
         del self.going[number]
         return found
