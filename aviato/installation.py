@@ -68,7 +68,7 @@ def packages_command(*arguments: str) -> str:
         arguments: of `pip install`.
     """
     managed = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
-    in_the_system = sys.prefix == sys.base_prefix and os.path.exists(managed)
+    in_the_system = not _is_of_environment(sys.executable) and os.path.exists(managed)
     return _installer() + shlex.join([*(["--break-system-packages"] if in_the_system else []), *arguments])
 
 
@@ -115,6 +115,12 @@ def _requirements(extra: str) -> Iterator[str]:
         requirement, _, condition = line.partition(";")
         if any(f"extra == {quote}{extra}{quote}" in condition for quote in "\"'"):
             yield requirement.strip()
+
+
+def _is_of_environment(python: str) -> bool:
+    """Whether an interpreter is a virtual environment's: this one may have been started without what would tell it (`-S`)."""
+    folder = os.path.dirname(python)
+    return any(os.path.exists(os.path.join(each, "pyvenv.cfg")) for each in (folder, os.path.dirname(folder)))
 
 
 def _installer() -> str:
