@@ -346,8 +346,8 @@ def test_results_of_before_that_nobody_has_fetched(session: Session) -> None:
     while not run(sandbox, "ls done 2>/dev/null; touch done"):
         assert time.monotonic() < deadline
     assert detached.result().returncode == 3
-    other = sandbox.exec(["sh", "-c", "echo other; touch other"], detach=True)
-    while not run(sandbox, "ls other 2>/dev/null || true"):
+    other = sandbox.exec(["sh", "-c", "echo other; echo $$ >pid; mv pid other"], detach=True)
+    while not run(sandbox, "[ -e other ] && ! kill -0 $(cat other) 2>/dev/null && echo over || true"):
         assert time.monotonic() < deadline
     for _ in range(2):
         sandbox.reset().result()
