@@ -80,10 +80,15 @@ class Left:
 
 @pytest.fixture
 async def left(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(left_behind, "SWEEP_SECONDS", 0.01)
     monkeypatch.setattr(left_behind, "ABANDONED_SECONDS", 0.1)
     made = Left()
-    task = asyncio.create_task(made.look.run())
+
+    async def look() -> None:
+        while True:
+            await made.look.look()
+            await asyncio.sleep(0.01)
+
+    task = asyncio.create_task(look())
     try:
         yield made
         assert not task.done()

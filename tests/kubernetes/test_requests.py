@@ -22,7 +22,7 @@ EXISTS = (409, {"reason": "AlreadyExists", "message": "it is there"})
 
 
 @contextlib.asynccontextmanager
-async def answering(tmp_path, monkeypatch, answers, handler=None):
+async def answering(tmp_path, monkeypatch, answers, handler=None, user=None):
     """A cluster whose API server gives these answers, and what it was asked."""
     asked = []
 
@@ -40,7 +40,7 @@ async def answering(tmp_path, monkeypatch, answers, handler=None):
     port = runner.addresses[0][1]
     named = {"name": "x", "cluster": {"server": f"http://127.0.0.1:{port}"}}
     context = {"name": "x", "context": {"cluster": "x", "user": "x"}}
-    config = {"clusters": [named], "contexts": [context], "users": [{"name": "x", "user": {}}], "current-context": "x"}
+    config = {"clusters": [named], "contexts": [context], "users": [{"name": "x", "user": user or {}}], "current-context": "x"}
     (tmp_path / "config").write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     cluster = await Cluster.connect(None, "tests")
@@ -99,6 +99,72 @@ async def test_it_is_not_asked_for_ever(tmp_path, monkeypatch):
         async with answering(tmp_path, monkeypatch, answers) as (cluster, _):
             with pytest.raises(ClusterError):
                 await cluster.make(cluster.path("pods"), POD)
+
+
+PLUGIN = """#!/bin/sh
+echo x >> {log}
+said=$(cat {token})
+printf '{{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {{"token": "%s"}}}}' "$said"
+"""
+
+
+@pytest.mark.parametrize("how", ["exec", "tokenFile"])
+async def test_credentials_that_have_come_to_an_end(tmp_path, monkeypatch, how):
+    """Those of an `exec` plugin hold for minutes: whoever asks is asked for new ones, once for all that is on its way."""
+    token, log, plugin = tmp_path / "token", tmp_path / "log", tmp_path / "plugin"
+    token.write_text("one")
+    log.touch()
+    plugin.write_text(PLUGIN.format(log=log, token=token))
+    plugin.chmod(0o755)
+    user = {"tokenFile": str(token)}
+    if how == "exec":
+        user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin), "args": ["x"], "env": []}}
+    good = {"Bearer one"}
+
+    async def answer(request):
+        if request.headers.get("Authorization") in good:
+            return web.json_response({"said": "yes"})
+        return web.json_response({"message": "Unauthorized"}, status=401)
+
+    async with answering(tmp_path, monkeypatch, [], answer, user) as (cluster, _):
+        path = cluster.path("pods", "one")
+        assert await cluster.ask("GET", path) == {"said": "yes"}
+        good = {"Bearer two"}
+        with pytest.raises(ClusterError) as caught:
+            await cluster.ask("GET", path)  # There are no others yet.
+        assert caught.value.status == 401 and "log in" in str(caught.value.as_error("x"))
+        token.write_text("two")
+        runs = len(log.read_text())
+        assert await asyncio.gather(*(cluster.ask("GET", path) for _ in range(20))) == [{"said": "yes"}] * 20
+        assert how != "exec" or len(log.read_text()) == runs + 2
+        good, plugin_text = {"Bearer three"}, "#!/bin/sh\necho go and log in >&2; exit 1\n"
+        if how == "exec":
+            plugin.write_text(plugin_text)
+            with pytest.raises(ClusterError, match="go and log in"):
+                await cluster.ask("GET", path)
+
+
+async def test_what_nobody_waits_for_any_more_is_made_before_it_is_removed(tmp_path, monkeypatch):
+    """Whoever stops waiting for a create stops nothing in an API server: a removal that overtakes it removes nothing."""
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+    order = []
+
+    async def answer(request):
+        if request.method == "POST":
+            asked.set()
+            await may_answer.wait()
+        order.append(request.method)
+        return web.json_response({})
+
+    async with answering(tmp_path, monkeypatch, [], answer) as (cluster, _):
+        making = asyncio.create_task(cluster.make(cluster.path("pods"), POD))
+        await asked.wait()
+        making.cancel()
+        removing = asyncio.create_task(cluster.remove(cluster.path("pods", "one")))
+        await asyncio.wait((making,))
+        asyncio.get_running_loop().call_later(0.05, may_answer.set)
+        await removing
+    assert order == ["POST", "DELETE"]
 
 
 async def test_a_watch_that_nobody_carries_on_ends(tmp_path, monkeypatch):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import sqlite3
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -15,7 +17,9 @@ from aviato.server.callers import Caller
 from aviato.server.link.ended import SandboxGone
 from aviato.server.operations import table
 from aviato.server.service import recovery
+from aviato.server.service.replicas import read_record, record_text
 from aviato.server.state_dir import StateDirectory
+from aviato.server.store import SandboxRecord
 from aviato.wire.frames import FrameDecoder, FrameType
 from aviato.wire.ids import new_exec_id, new_sandbox_id
 from tests.base_roots import share
@@ -54,7 +58,7 @@ def member(backend):
         async def create(self, spec):
             link = await super().create(spec)
             self.cluster.links[spec.sandbox_id] = link
-            self.cluster.records[spec.sandbox_id] = spec.record
+            self.cluster.records[spec.sandbox_id] = spec.record, [file.content for file in spec.mounted_files]
             return link
 
         async def record_elsewhere(self, sandbox_id):
@@ -93,6 +97,23 @@ def member(backend):
 def decode(data):
     """Frames as `(type name, payload)`."""
     return [(FrameType(frame.type).name, frame.payload) for frame in FrameDecoder().feed(data)]
+
+
+def test_a_record_says_nothing_of_what_stands_beside_it():
+    """Files that are mounted are large, and a Secret of Kubernetes is not: they stand in it once."""
+    content = bytes(range(256)) * 64
+    text = base64.b64encode(content).decode()
+    body = {"mounted_files": [{"mount_path": "/a", "file_content": text}, {"mount_path": "/b", "file_content": ""}]}
+    record = SandboxRecord(
+        sandbox_id="sb-1", created_at=1.0, status_updated_at=2.0, body_hash="h", begun=True, body=json.dumps(body)
+    )
+    kept = record_text(record)
+    assert text[:64] not in kept and len(kept) < 2000
+    again = read_record(kept, [content, b""])
+    assert json.loads(again.body) == body and again.but(body=record.body) == record
+    assert read_record(kept, [content]) is None
+    # One that a version before has left has them twice.
+    assert read_record(json.dumps({**json.loads(kept), "body": record.body}), [content, b""]) == again
 
 
 class _Spec:

@@ -82,7 +82,9 @@ class SandboxSpec:
     tower_ids: tuple[str, ...] = ()
     """Nodes, of which it is to be on one."""
     record: str | None = field(default=None, repr=False)
-    """What another server has to know of the sandbox, for backends that have more than one; it may hold what is secret."""
+    """What another server has to know of the sandbox, for backends that have more than one; it may hold what is secret.
+
+    It is kept beside `mounted_files`, whose contents are not in it."""
     tags: tuple[str, ...] = ()
     """Its labels, for backends whose own tools show them."""
 
@@ -253,8 +255,10 @@ class Backend(ABC):
         """
         raise NotImplementedError
 
-    async def record_elsewhere(self, sandbox_id: str) -> str | None:
-        """The `record` in the spec of a sandbox that another server made, by its own id. None: there is none.
+    async def record_elsewhere(self, sandbox_id: str) -> tuple[str, list[bytes]] | None:
+        """Of a sandbox that another server made, by its own id: the `record` in its spec, and what its mounted files hold.
+
+        None: there is none.
 
         Only where `shares_sandboxes`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 from dataclasses import asdict
@@ -13,6 +14,8 @@ from aviato.options import SandboxStatus
 from aviato.server.store import SandboxRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aviato.server.backends.base import Backend
     from aviato.server.callers import Caller
     from aviato.server.service.recovery import Recovery
@@ -58,9 +61,9 @@ class Replicas:
         return self._registry.find_record(sandbox_id) is not None
 
     async def _record_elsewhere(self, sandbox_id: str) -> SandboxRecord | None:
-        if (text := await self._backend.record_elsewhere(sandbox_id)) is None:
+        if (found := await self._backend.record_elsewhere(sandbox_id)) is None:
             return None
-        record = read_record(text)
+        record = read_record(*found)
         if record is None or record.sandbox_id != sandbox_id:
             raise SandboxUnavailableError(f"the record of sandbox {sandbox_id} cannot be read", sandbox_id=sandbox_id)
         return record
@@ -79,17 +82,30 @@ class Replicas:
 
 
 def record_text(record: SandboxRecord) -> str:
-    """What another server has to know of a sandbox."""
-    return json.dumps(asdict(record), separators=(",", ":"))
+    """What another server has to know of a sandbox, beside the files that are mounted in it: their contents are large."""
+    said = asdict(record)
+    body = json.loads(record.body or "{}")
+    for file in body.get("mounted_files", ()):
+        file["file_content"] = ""
+    return _compact({**said, "body": _compact(body)})
 
 
-def read_record(text: str) -> SandboxRecord | None:
-    """The same; None if it cannot be read."""
+def read_record(text: str, mounted: Sequence[bytes]) -> SandboxRecord | None:
+    """The same; None if it cannot be read.
+
+    Args:
+        text: see `record_text`.
+        mounted: the contents of its mounted files, in their order.
+    """
     try:
         said = json.loads(text)
+        body = json.loads(said["body"] or "{}")
+        for file, content in zip(body.get("mounted_files", ()), mounted, strict=True):
+            file["file_content"] = base64.b64encode(content).decode("ascii")
         return SandboxRecord(
             **{
                 **said,
+                "body": _compact(body),
                 "status": SandboxStatus(said["status"]),
                 "tags": tuple(said["tags"]),
                 "unkept_promises": tuple(said["unkept_promises"]),
@@ -99,3 +115,7 @@ def read_record(text: str) -> SandboxRecord | None:
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def _compact(said: object) -> str:
+    return json.dumps(said, separators=(",", ":"))

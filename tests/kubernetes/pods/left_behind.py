@@ -45,7 +45,7 @@ async def opened(namespace: Namespace, claim: str, **options: Any) -> AsyncItera
 @asynccontextmanager
 async def looking(namespace: Namespace, claim: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> AsyncIterator[None]:
     """A server that has waited long enough for others after seconds."""
-    monkeypatch.setattr(left_behind, "SWEEP_SECONDS", SWEEP_SECONDS)
+    monkeypatch.setattr(backend_module, "SWEEP_SECONDS", SWEEP_SECONDS)
     monkeypatch.setattr(left_behind, "ABANDONED_SECONDS", ABANDONED_SECONDS)
     async with opened(namespace, claim, start_seconds=START_SECONDS, **options):
         yield

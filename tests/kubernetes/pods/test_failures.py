@@ -174,6 +174,71 @@ def test_two_servers_have_each_other_s_sandboxes(
     assert namespace.all("pods", "aviato.dev/claim=both") == []
 
 
+def test_a_server_that_takes_a_sandbox_over_has_its_mounted_files(
+    make_server: Callable[..., Any], namespace: Namespace, service: Service
+) -> None:
+    """They are as large as a Secret may be, which has its record as well; a reset makes the sandbox of both anew."""
+    one, two = (make_server(**namespace.settings("mounted")) for _ in range(2))
+    service.lead_to(one)
+    content = os.urandom(990_000)
+    files = [{"mount_path": "/data/large", "file_content": content}, {"mount_path": "/data/empty", "file_content": b""}]
+    sandbox = aviato.Sandbox.run(detached=True, mounted_files=files).wait()
+    service.lead_to(two)
+    one.stop(signal.SIGKILL)
+    sandbox.reset().result()
+    assert sandbox.read_file("/data/large").result() == content
+    assert sandbox.read_file("/data/empty").result() == b""
+    sandbox.stop().result()
+    with pytest.raises(aviato.AviatoValidationError, match="a Secret has at most"):
+        aviato.Sandbox.run(mounted_files=[{"mount_path": "/x", "file_content": bytes(1 << 20)}]).wait()
+    assert namespace.all("pods", "aviato.dev/claim=mounted") == []
+
+
+def test_a_claim_that_somebody_takes_away(make_kubernetes: Callable[..., Any], namespace: Namespace) -> None:
+    """All that belongs to it goes, as it should; what is made after that belongs to another one, and stays."""
+    make_kubernetes(kubernetes_claim="removed", kubernetes_start=30)
+    own = "aviato.dev/claim=removed"
+    with aviato.Session() as session:
+        sandbox = session.sandbox().wait()
+        namespace.kubectl("delete", "configmap", "removed-claim")
+        with pytest.raises(aviato.AviatoError) as caught:
+            sandbox.exec(["sleep", "60"]).result()
+        assert caught.value.is_infrastructure
+
+        def begins() -> bool:
+            """Until the server has seen it: what it makes meanwhile goes with the claim that is gone."""
+            try:
+                return session.sandbox().exec(["sleep", "3"]).result().returncode == 0
+            except aviato.AviatoError as error:
+                assert error.is_infrastructure
+                return False
+
+        wait_until(begins, 90)
+        (claim,) = namespace.all("configmaps", own)
+        made = session.sandbox().wait()
+        owned = [namespace.pod(made.sandbox_id), *namespace.all("networkpolicies", own)]
+        assert [one["metadata"]["ownerReferences"][0]["uid"] for one in owned] == [claim["metadata"]["uid"]] * 3
+
+
+def test_a_policy_that_is_not_as_the_server_has_it(make_kubernetes: Callable[..., Any], namespace: Namespace) -> None:
+    """As somebody has edited it, or as an earlier version has left it."""
+    server = make_kubernetes(kubernetes_claim="edited")
+    with aviato.Session() as session:
+        session.sandbox().wait()
+    wanted = {one["metadata"]["name"]: one["spec"] for one in namespace.all("networkpolicies", "aviato.dev/claim=edited")}
+    assert len(wanted) == 2
+    for name in wanted:
+        namespace.kubectl(
+            "patch", "networkpolicy", name, "--type", "merge", "-p", '{"spec": {"egress": [{}], "ingress": [{}]}}'
+        )
+    server.stop()
+    server.restart(**namespace.settings("edited"))
+    with aviato.Session() as session:
+        session.sandbox().wait()
+    found = {one["metadata"]["name"]: one["spec"] for one in namespace.all("networkpolicies", "aviato.dev/claim=edited")}
+    assert found == wanted
+
+
 def test_what_a_dead_server_has_left_waiting_is_taken_away(
     make_kubernetes: Callable[..., Any], namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,12 @@ def test_mounted_files_and_secrets(session: aviato.Session, namespace: Namespace
         session.sandbox(mounted_files=[{"mount_path": "/proc/cases", "file_content": b""}]).wait()
 
 
+@pytest.mark.parametrize("path", ["/etc/hosts", "/etc/resolv.conf", "/workspace/cases", "/usr/bin/new"])
+def test_a_file_can_be_mounted_where_the_image_or_the_node_has_one(session: aviato.Session, path: str) -> None:
+    given = [{"mount_path": path, "file_content": b"127.0.0.1 own\n"}]
+    assert session.sandbox(mounted_files=given).exec(["cat", path]).result().stdout == "127.0.0.1 own\n"
+
+
 def test_environment_is_shown_by_no_pod_and_no_event(session: aviato.Session, namespace: Namespace) -> None:
     sandbox = session.sandbox(environment_variables={"TOKEN": "never-to-be-seen"})
     assert sandbox.exec(["sh", "-c", "echo $TOKEN"]).result().stdout == "never-to-be-seen\n"

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import platform
-import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from aviato.server.backends.local.directories import Directories
 from aviato.server.backends.local.placed import PlacedBackend
 from aviato.server.backends.local.plan import BASE_ENVIRONMENT
 from aviato.server.backends.local.room import too_much
+from aviato.server.backends.own_name import own_name
 from aviato.server.link.link import Configuration, Process1Link, SandboxGone
 from aviato.system.threads import in_thread, opened_in_thread
 
@@ -145,12 +145,7 @@ class DockerBackend(PlacedBackend):
 
     def _claimed(self) -> str:
         """By which the containers of this state directory are told from those of others."""
-        path = self._directory / "claim"
-        try:
-            return path.read_text().strip()
-        except FileNotFoundError:
-            path.write_text(uuid.uuid4().hex)
-            return path.read_text().strip()
+        return own_name(self._directory / "claim")
 
     def _live_engine(self) -> Engine:
         if self._engine is None:

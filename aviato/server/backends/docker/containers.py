@@ -28,13 +28,14 @@ def labels(claim: str, sandbox_id: str, tags: Iterable[str]) -> dict[str, str]:
     """By which a container is found: by its server, by its sandbox, and by each tag.
 
     A tag `run=7` is the label `aviato.tag.run` with the value `7`, and `eval` is `aviato.tag.eval` without one, so that
-    `docker ps --filter label=aviato.tag.run=7` finds it as it is written. All of them stand exactly in `aviato.tags`.
+    `docker ps --filter label=aviato.tag.run=7` finds it as it is written. Of tags that have the same name
+    the first is the label's. All of them stand exactly in `aviato.tags`.
     """
     given = list(tags)
     found = {CLAIM: claim, SANDBOX: sandbox_id}
     for tag in given:
         name, _, value = tag.partition("=")
-        found[f"{TAG}{name}"] = value
+        found.setdefault(f"{TAG}{name}", value)
     return {**found, TAGS: json.dumps(given)} if given else found
 
 

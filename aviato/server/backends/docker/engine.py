@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxUnavailableError
@@ -13,7 +14,7 @@ from aviato.installation import extra_command
 from aviato.server.backends.docker.containers import CLAIM, SANDBOX
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
     from typing import TypeVar
 
     T = TypeVar("T")
@@ -91,10 +92,12 @@ class Engine:
     def __init__(self, address: str) -> None:
         try:
             import aiodocker
+            import aiohttp
         except ImportError as error:
             raise NoLibrary from error
         self.address = address
         self._refusal = aiodocker.DockerError
+        self._broken = (aiohttp.ClientError,)
         self._docker = aiodocker.Docker(url=address)
 
     async def close(self) -> None:
@@ -144,11 +147,9 @@ class Engine:
             EngineError: there is none, or nobody answers.
         """
         container = self._docker.containers.container(name)
-        try:
+        with self._errors():
             ended = await container.wait()
-            said = await self._asked(container.log(stdout=True, stderr=True, tail=5))
-        except self._refusal as error:
-            raise EngineError(error.status, error.message) from error
+        said = await self._asked(container.log(stdout=True, stderr=True, tail=5))
         return "".join(said).strip() or f"its process 1 ended with status {ended.get('StatusCode')}"
 
     async def sandboxes(self, claim: str) -> list[str]:
@@ -185,18 +186,25 @@ class Engine:
             EngineError: it cannot.
         """
         pieces: AsyncIterator[dict[str, Any]] = self._docker.images.pull(name, auth=auth, stream=True)
-        try:
+        with self._errors():
             async for piece in pieces:
                 if "error" in piece:
                     raise EngineError(0, str(piece["error"]))
-        except self._refusal as error:
-            raise EngineError(error.status, error.message) from error
 
     async def _asked(self, call: Awaitable[T]) -> T:
-        try:
+        with self._errors():
             async with asyncio.timeout(SECONDS):
                 return await call
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What goes wrong with an answer, and what goes wrong in the middle of one."""
+        try:
+            yield
         except self._refusal as error:
             raise EngineError(error.status, error.message) from error
         except TimeoutError as error:
             raise EngineError(UNREACHABLE, f"the engine at {self.address} has not answered for {SECONDS:.0f} s") from error
+        except (*self._broken, OSError, ValueError) as error:
+            said = f"the engine at {self.address} has broken off its answer: {error or type(error).__name__}"
+            raise EngineError(UNREACHABLE, said) from error

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import errno
 import logging
 import os
 import platform
 import secrets
 import time
-import uuid
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING
 from aviato.exceptions import AviatoError, AviatoValidationError, SandboxUnavailableError
 from aviato.server.backends.base import Backend, Capability, SandboxSpec
 from aviato.server.backends.kubernetes import objects, plan, probe
+from aviato.server.backends.kubernetes.claim import Claim
 from aviato.server.backends.kubernetes.cluster import NOT_FOUND, Cluster, ClusterError, NoCluster, NoLibrary
 from aviato.server.backends.kubernetes.images import PodImages, id_in, pull_failed
 from aviato.server.backends.kubernetes.labels import SERVER
@@ -35,6 +34,7 @@ from aviato.server.backends.landlock import rules
 from aviato.server.backends.local import bounds, filters, way_out
 from aviato.server.backends.local import probe as local_probe
 from aviato.server.backends.local.plan import BASE_ENVIRONMENT, ONE_ID
+from aviato.server.backends.own_name import own_name
 from aviato.server.link.link import Configuration, Ended, Process1Link, SandboxGone
 from aviato.server.link.port_calls import RelayedPorts
 from aviato.system.threads import in_thread
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aviato.server.backends.base import Check, Limit, ResolvedImage
-    from aviato.server.backends.kubernetes.cluster import Object
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +52,7 @@ LOOK_SECONDS = 0.1
 """How often a pod that is on its way is tried: what it says of itself comes later than it is."""
 IMAGE_SECONDS = 30.0
 """So long a node may try to pull again what may come by itself."""
+SWEEP_SECONDS = 30.0
 RECONNECT_SECONDS = 5.0
 LOST_SECONDS, AGAIN_SECONDS = 300.0, 0.5
 """So long a connection that was lost is looked for: longer than a cluster takes to find that a node is gone."""
@@ -105,7 +105,7 @@ class KubernetesBackend(Backend):
         self._cluster: Cluster | None = None
         self._pods: Pods | None = None
         self._pod_maker: PodMaker | None = None
-        self._owner: Object = {}
+        self._claim: Claim | None = None
         self._filters = (b"", b"")
         self._directory = directory / "kubernetes"
         self._server = ""
@@ -124,29 +124,41 @@ class KubernetesBackend(Backend):
             raise unable
         cluster = self._live_cluster()
         try:
-            claim = await cluster.make(cluster.path("configmaps"), objects.claim_map(self._options.claim))
-            self._owner = objects.owner_of(claim)
-            for policy in objects.policies(self._options.claim, self._owner):
-                await cluster.make(cluster.path("networkpolicies", group="apis/networking.k8s.io/v1"), policy)
+            self._claim = Claim(cluster, self._options.claim)
+            await self._claim.hold()
             self._server = await in_thread(self._named)
             self._pods = Pods(cluster, self._options.claim, self._server, self._has_ended)
             await self._pods.open()
             kind = SandboxMaker if self._options.objects == "agent-sandbox" else PodMaker
             self._pod_maker = kind(cluster, self._pods, self._options)
-            await self._pod_maker.open(self._owner)
+            await self._pod_maker.open(self._claim.owner)
         except ClusterError as error:
             await self.close()
             raise error.as_error("the backend cannot begin") from error
         left = LeftBehind(cluster, self._pods, self._pod_maker, self._options, self._server, self._remove)
-        self._sweeper = asyncio.create_task(left.run(), name="pods of servers that are gone")
+        self._sweeper = asyncio.create_task(self._sweep(left), name="pods of servers that are gone")
+
+    async def _sweep(self, left: LeftBehind) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            await left.look()
+            await self._hold()
+
+    async def _hold(self) -> None:
+        """Have the claim there again if somebody has taken it away: what is made from here on belongs to the new one."""
+        claim = self._claim
+        assert claim is not None
+        try:
+            if await claim.hold():
+                log.warning("the claim %s had been removed, and what belonged to it with it", self._options.claim)
+                await self._maker().keep(claim.owner)
+        except ClusterError as error:
+            log.warning("the claim %s cannot be looked for now: %s", self._options.claim, error.message)
 
     def _named(self) -> str:
         """The same after a restart on the same state."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self._directory / "server"
-        if not path.exists():
-            path.write_text(uuid.uuid4().hex)
-        return path.read_text().strip()
+        return own_name(self._directory / "server")
 
     async def close(self) -> None:
         """See `Backend`."""
@@ -227,9 +239,12 @@ class KubernetesBackend(Backend):
         for name in NOT_COUNTED:
             if name in spec.limits or name in spec.requests:
                 refused["resources"] = f"the backend 'kubernetes' cannot limit {name!r}"
-        size = sum(len(file.content) for file in spec.mounted_files)
-        if size > objects.MOST_FILES_BYTES:
-            refused["mounted_files"] = f"{size} bytes; they are a Secret, which has at most {objects.MOST_FILES_BYTES}"
+        if (size := objects.secret_bytes(spec)) > objects.MOST_SECRET_BYTES:
+            said = f"{size} bytes with the rest of the request; a Secret has at most {objects.MOST_SECRET_BYTES}"
+            refused["mounted_files" if spec.mounted_files else "environment_variables"] = said
+        for name, ids in (("runway_ids", spec.runway_ids), ("tower_ids", spec.tower_ids)):
+            if (why := objects.not_placeable(ids)) is not None:
+                refused[name] = why
         for file in spec.mounted_files:
             if (why := objects.unmountable(file.path)) is not None:
                 refused["mounted_files"] = f"mount_path {file.path!r}: {why}"
@@ -282,38 +297,46 @@ class KubernetesBackend(Backend):
         cluster, maker = self._live_cluster(), self._maker()
         may_be_there = await maker.gives(spec)
         key = None if may_be_there else secrets.token_bytes(32)
-        body = objects.secret(spec, key, self._options.claim, self._server, self._owner)
+        assert self._claim is not None
+        owner = self._claim.owner
+        body = objects.secret(spec, key, self._options.claim, self._server, owner)
         kept = await cluster.make(cluster.path("secrets"), body)
-        if may_be_there and await maker.claim(spec, self._server, self._owner):
+        if may_be_there and await maker.claim(spec, self._server, owner):
             return None
         if may_be_there:
             body = {"data": objects.key_data(secrets.token_bytes(32))}
             path = cluster.path("secrets", objects.name_of(spec.sandbox_id))
             kept = await cluster.ask("PATCH", path, body, patch=True)
-        await maker.make(spec, objects.pod(spec, image, self.limits(spec), self._options, self._server, self._owner))
+        await maker.make(spec, objects.pod(spec, image, self.limits(spec), self._options, self._server, owner))
         return objects.key_in(kept)
 
     async def _started(self, sandbox_id: str, image: ResolvedImage, key: bytes | None) -> socket.socket:
         """A connection to the process 1 of a pod that is on its way."""
         pods, image_trouble_since = self._live_pods(), None
-        asked_events_at = time.monotonic() + 1.0
+        ask_events_at = time.monotonic() + 1.0
         while True:
             state = pods.of(sandbox_id)
+            in_trouble = state is not None and state.phase == "waits" and (state.is_image or state.is_final)
+            if in_trouble and image_trouble_since is None:
+                image_trouble_since = ask_events_at = time.monotonic()
+            if state is not None and time.monotonic() >= ask_events_at:
+                await self._hear_events(sandbox_id)
+                ask_events_at = time.monotonic() + (1.0 if in_trouble else 5.0)
             if state is None:
                 if pods.had_one(sandbox_id):
+                    await self._hold()  # It may have been taken away with its claim.
                     raise did_not_start(sandbox_id, "somebody has deleted its pod", "deleted")
                 self._maker().look_for(sandbox_id)
             elif state.phase == "ended":
                 raise did_not_start(sandbox_id, f"{state.reason}: {state.message}", state.reason)
-            elif state.phase == "waits" and (state.is_image or state.is_final):
-                image_trouble_since = image_trouble_since or time.monotonic()
-                warning = await self._warning(sandbox_id)
+            elif in_trouble:
+                warning, since = self._trouble.get(sandbox_id), image_trouble_since or time.monotonic()
                 if state.is_image:
                     failed = pull_failed(image, state, warning, has_credentials=bool(self._options.pull_secrets))
-                    if not failed.retryable or time.monotonic() - image_trouble_since > IMAGE_SECONDS:
+                    if not failed.retryable or time.monotonic() - since > IMAGE_SECONDS:
                         raise failed
                 # The Secret of a pool may have come later than the pool, and the node tries again.
-                if state.is_final and (key is not None or time.monotonic() - image_trouble_since > IMAGE_SECONDS):
+                if state.is_final and (key is not None or time.monotonic() - since > IMAGE_SECONDS):
                     raise did_not_start(sandbox_id, warning or state.message, state.reason)
             elif state.phase == "runs" or (state.node is not None and state.reason == "starting"):
                 try:
@@ -325,15 +348,12 @@ class KubernetesBackend(Backend):
                     raise did_not_start(sandbox_id, "another server has begun it", "taken")
                 except NotReached as error:
                     log.debug("sandbox %s: %s", sandbox_id, error)
-            if state is not None and time.monotonic() > asked_events_at:
-                asked_events_at = time.monotonic() + 5.0
-                await self._warning(sandbox_id)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
                     await pods.changed(sandbox_id)
 
-    async def _warning(self, sandbox_id: str) -> str | None:
-        """What the events of a pod say went wrong last."""
+    async def _hear_events(self, sandbox_id: str) -> None:
+        """Look what the events of a pod say went wrong last."""
         cluster, state = self._live_cluster(), self._live_pods().of(sandbox_id)
         name = objects.name_of(sandbox_id) if state is None else state.name
         selector = f"involvedObject.name={name},involvedObject.kind=Pod"
@@ -341,11 +361,9 @@ class KubernetesBackend(Backend):
             found = await cluster.ask("GET", cluster.path("events"), query={"fieldSelector": selector, "limit": "50"})
         except ClusterError as error:
             log.debug("the events of sandbox %s cannot be read: %s", sandbox_id, error.message)
-            return None
-        said = last_warning(found["items"])
-        if said is not None:
+            return
+        if (said := last_warning(found["items"])) is not None:
             self._trouble[sandbox_id] = said
-        return said
 
     async def _begun(self, spec: SandboxSpec, sock: socket.socket) -> Process1Link:
         try:
@@ -527,7 +545,7 @@ class KubernetesBackend(Backend):
         server = None if self._pod_maker is None else self._pod_maker.server(place_id)
         return server is not None and server != self._server
 
-    async def record_elsewhere(self, sandbox_id: str) -> str | None:
+    async def record_elsewhere(self, sandbox_id: str) -> tuple[str, list[bytes]] | None:
         """See `Backend`."""
         cluster, place_id = self._live_cluster(), self._live_place(sandbox_id)
         if place_id is None:
@@ -536,8 +554,7 @@ class KubernetesBackend(Backend):
             kept = await cluster.find(cluster.path("secrets", objects.name_of(place_id)))
         except ClusterError as error:
             raise error.as_error("the sandbox cannot be looked for", sandbox_id) from error
-        text = None if kept is None else objects.data_in(kept).get(objects.RECORD)
-        return base64.b64decode(text).decode() if text else None
+        return None if kept is None else objects.record_in(kept)
 
     async def take_over(self, sandbox_id: str) -> bool:
         """See `Backend`."""

@@ -13,13 +13,14 @@ import re
 import socket
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aviato.exceptions import SandboxResourceExhaustedError, SandboxUnavailableError
 from aviato.installation import extra_command
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from aviato.exceptions import AviatoError
 
@@ -37,7 +38,9 @@ MOST_AT_ONCE = 64
 PER_SECOND = 100.0
 """Requests that begin, on average: what is beyond that waits here, rather than in the queues of an API server."""
 UNREACHABLE = 0
-FORBIDDEN, NOT_FOUND, CONFLICT, GONE, TOO_MANY = 403, 404, 409, 410, 429
+UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, CONFLICT, GONE, TOO_MANY = 401, 403, 404, 409, 410, 429
+NOT_TAKEN = (400, 413, 422)
+"""Of an object that is wrong or too large, and is so each time."""
 PORT_FORWARD = "v4.channel.k8s.io"
 """The subprotocol: messages begin with a byte, twice the place of the port in the request, one more for its errors."""
 PIECE_BYTES = 256 << 10
@@ -98,7 +101,12 @@ class ClusterError(Exception):
         if self.is_admission:
             text += f"; {self.admission_remedy()}"
             return SandboxUnavailableError(text, sandbox_id=sandbox_id, reason="not_admitted", retryable=False)
-        if self.status in (401, FORBIDDEN):
+        if self.status == UNAUTHENTICATED:
+            text += "; log in to the cluster again, so that kubectl get pods works as the server's user"
+            return SandboxUnavailableError(text, sandbox_id=sandbox_id, reason="unauthenticated", retryable=False)
+        if self.status in NOT_TAKEN:
+            return SandboxUnavailableError(text, sandbox_id=sandbox_id, reason="not_admitted", retryable=False)
+        if self.status == FORBIDDEN:
             overlay = "agent-sandbox" if "agents.x-k8s.io" in self.message else "pods"
             text += f"; the server's service account needs the rights of deploy/kubernetes/overlays/{overlay}/role.yaml"
             return SandboxUnavailableError(text, sandbox_id=sandbox_id, reason="forbidden", retryable=False)
@@ -122,14 +130,17 @@ class NoCluster(Exception):
 class Cluster:
     """One cluster, as one user of it, in one namespace. Made by `connect`."""
 
-    def __init__(self, api: Any, namespace: str, address: str) -> None:
+    def __init__(self, api: Any, namespace: str, log_in: Callable[[], Awaitable[object]]) -> None:
         self.namespace = namespace
-        self.address = address
+        self.address = str(api.configuration.host)
         self._api = api
+        self._log_in = log_in
+        self._logging_in = asyncio.Lock()
         self._session = api.rest_client.pool_manager
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
         self._next_at = 0.0
         self._carrying: set[asyncio.Task[None]] = set()
+        self._making: dict[str, asyncio.Task[Object]] = {}
 
     @classmethod
     async def connect(cls, context: str | None, namespace: str | None) -> Cluster:
@@ -148,6 +159,7 @@ class Cluster:
         except ImportError as error:
             raise NoLibrary from error
         configuration = client.Configuration()
+        log_in: Callable[[], Awaitable[object]] = _nothing
         own: str | None = None
         try:
             if context is None and not os.environ.get("KUBECONFIG"):
@@ -158,18 +170,20 @@ class Cluster:
                     own = await asyncio.to_thread(_read, "/var/run/secrets/kubernetes.io/serviceaccount/namespace")
             if own is None:
                 file = os.environ.get("KUBECONFIG") or None
-                await config.load_kube_config(config_file=file, context=context, client_configuration=configuration)
+                log_in = partial(config.load_kube_config, file, context, configuration)
+                await log_in()
                 own = await asyncio.to_thread(_namespace_of, config, file, context)
         except (config.ConfigException, OSError, ValueError, TypeError) as error:
             raise NoCluster(str(error) or type(error).__name__) from error
         configuration.connection_pool_maxsize = 0  # What is at once is bounded here; watches and ways to pods stay open.
-        return cls(client.ApiClient(configuration), namespace or own or "default", str(configuration.host))
+        return cls(client.ApiClient(configuration), namespace or own or "default", log_in)
 
     async def close(self) -> None:
         """Let go of its connections."""
-        for task in self._carrying:
+        tasks = [*self._carrying, *self._making.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._carrying, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._api.close()
 
     def path(self, kind: str, name: str | None = None, *, group: str = "api/v1") -> str:
@@ -246,7 +260,25 @@ class Cluster:
         Raises:
             ClusterError: see `ask`.
         """
-        return await self.ask("POST", path, body, makes=f"{path}/{body['metadata']['name']}")
+        makes = f"{path}/{body['metadata']['name']}"
+        # What an API server has been asked for it makes, whoever waits: `remove` waits for that.
+        making = self._making[makes] = asyncio.create_task(self.ask("POST", path, body, makes=makes))
+        making.add_done_callback(partial(self._made, makes))
+        return await asyncio.shield(making)
+
+    def _made(self, path: str, making: asyncio.Task[Object]) -> None:
+        if self._making.get(path) is making:
+            del self._making[path]
+        if not making.cancelled():
+            making.exception()  # Seen: who has asked may have gone.
+
+    async def have(self, path: str, body: Object) -> Object:
+        """The object of this name, as it is there; where it is not, made like this.
+
+        Raises:
+            ClusterError: see `ask`.
+        """
+        return await self.find(f"{path}/{body['metadata']['name']}") or await self.make(path, body)
 
     async def remove(self, path: str, *, grace_seconds: int | None = None) -> None:
         """Take an object away; none is no error.
@@ -254,6 +286,8 @@ class Cluster:
         Raises:
             ClusterError: see `ask`.
         """
+        if (making := self._making.get(path)) is not None:
+            await asyncio.wait((making,))
         query = {"propagationPolicy": "Background"}
         if grace_seconds is not None:
             query["gracePeriodSeconds"] = str(grace_seconds)
@@ -327,6 +361,8 @@ class Cluster:
                 url, headers=headers, params=query, protocols=(PORT_FORWARD,), max_msg_size=0, heartbeat=30.0
             )
         except aiohttp.WSServerHandshakeError as error:
+            if error.status == UNAUTHENTICATED:
+                await self._log_in_again(headers)
             raise ClusterError(error.status, f"no way to port {port} of pod {pod}: HTTP {error.status}") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unreachable(error) from error
@@ -347,6 +383,22 @@ class Cluster:
         if self._next_at > now:
             await asyncio.sleep(self._next_at - now)
 
+    async def _log_in_again(self, refused: Mapping[str, str]) -> bool:
+        """Whether there are other credentials now than those that were refused: some hold for minutes.
+
+        Raises:
+            ClusterError: there are none.
+        """
+        async with self._logging_in:
+            if await self._allowed(None) != (refused, []):
+                return True  # Somebody else has.
+            try:
+                await self._log_in()
+            except Exception as error:  # Whatever a plugin of the user's fails with.
+                text = f"the kubeconfig's credentials have come to an end, and there are no new ones: {error}"
+                raise ClusterError(UNAUTHENTICATED, text) from error
+            return await self._allowed(None) != (refused, [])
+
     async def _allowed(self, query: Mapping[str, str] | None) -> tuple[dict[str, str], list[tuple[str, str]]]:
         """Headers and query, with what says who asks."""
         headers: dict[str, str] = {}
@@ -364,20 +416,23 @@ class Cluster:
         timeout: Any,
         accept: str | None = None,
     ) -> Any:
-        headers, pairs = await self._allowed(query)
-        if accept is not None:
-            headers["Accept"] = accept
-        data = None
+        said, data = {} if accept is None else {"Accept": accept}, None
         if body is not None:
-            headers["Content-Type"] = f"application/{kind}"
+            said["Content-Type"] = f"application/{kind}"
             data = json.dumps(body, separators=(",", ":")).encode()
-        answer = await self._session.request(
-            method, self.address + path, headers=headers, params=pairs, data=data, timeout=timeout
-        )
-        if answer.status >= 400:
+        is_again = False
+        while True:
+            allowed, pairs = await self._allowed(query)
+            answer = await self._session.request(
+                method, self.address + path, headers={**allowed, **said}, params=pairs, data=data, timeout=timeout
+            )
+            if answer.status < 400:
+                return answer
             async with answer:
-                raise _error_of(answer.status, await _body(answer), answer.headers.get("Retry-After"))
-        return answer
+                error = _error_of(answer.status, await _body(answer), answer.headers.get("Retry-After"))
+            if error.status != UNAUTHENTICATED or is_again or not await self._log_in_again(allowed):
+                raise error
+            is_again = True
 
     async def _asked(
         self, method: str, path: str, body: Object | None, query: Mapping[str, str] | None, kind: str, accept: str | None
@@ -446,6 +501,10 @@ def _error_of(status: int, body: Object, retry_after: str | None = None) -> Clus
         seconds = int(retry_after)
     message = str(body.get("message") or f"HTTP {status}")
     return ClusterError(status, message, str(body.get("reason") or ""), seconds)
+
+
+async def _nothing() -> None:
+    """What a pod does for its credentials: they are read again by themselves."""
 
 
 def _read(path: str) -> str:

@@ -72,10 +72,6 @@ class PodImages:
         if (image_id := id_in(image, state)) is not None:
             self._found.setdefault(image.reference, image_id)
 
-    def forget(self, image: ResolvedImage) -> None:
-        """What was known of it is no more."""
-        self._found.pop(image.reference, None)
-
 
 def id_in(image: ResolvedImage, state: PodState) -> str | None:
     """The image of a pod by its digest; None where its node says none, or one of another name."""

@@ -21,6 +21,8 @@ TAGS = f"{PREFIX}tags"
 """An annotation: all tags exactly, as JSON."""
 LONGEST = 63
 DIGEST_CHARACTERS = 8
+VALUE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+"""What can be a label's."""
 _OTHERS = re.compile(r"[^A-Za-z0-9_.-]+")
 _OUTER = "-_."
 _SEPARATOR = re.compile(r"[=:]")

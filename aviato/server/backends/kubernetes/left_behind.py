@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SWEEP_SECONDS = 30.0
 ABANDONED_SECONDS = 300.0
 """So long a pod that has ended is kept for its server, or for another one that is asked for it."""
 
@@ -58,22 +56,20 @@ class LeftBehind:
         """Places from pools that are known to have been told what they are."""
         self._secrets: set[str] = set()
         self._secrets_at = 0.0
+        self._seen: dict[tuple[str, str], float] = {}
 
-    async def run(self) -> None:
-        """Look again and again."""
-        seen: dict[tuple[str, str], float] = {}
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            now, found = time.monotonic(), await self._found()
-            seen = {one: seen.get(one, now) for one in found}
-            for (place_id, how), since in seen.items():
-                patience = ABANDONED_SECONDS + (0 if how == "ended" else self._options.start_seconds)
-                if now - since <= patience or (how == "runs" and not await self._waits(place_id)):
-                    continue
-                try:
-                    await self._remove(place_id)
-                except ClusterError as error:
-                    log.warning("the pod of %s cannot be removed: %s", place_id, error.message)
+    async def look(self) -> None:
+        """Take away what has been there since long before."""
+        now, found = time.monotonic(), await self._found()
+        self._seen = {one: self._seen.get(one, now) for one in found}
+        for (place_id, how), since in self._seen.items():
+            patience = ABANDONED_SECONDS + (0 if how == "ended" else self._options.start_seconds)
+            if now - since <= patience or (how == "runs" and not await self._waits(place_id)):
+                continue
+            try:
+                await self._remove(place_id)
+            except ClusterError as error:
+                log.warning("the pod of %s cannot be removed: %s", place_id, error.message)
 
     async def _found(self) -> set[tuple[str, str]]:
         """Places that nobody may go on with, and how far each is: of other servers, and any whose end nobody has seen."""

@@ -6,10 +6,20 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any
 
-from aviato.server.backends.kubernetes.labels import CLAIM, NETWORK, PLACE, PREFIX, SANDBOX, SERVER, tag_annotation, tag_labels
+from aviato.server.backends.kubernetes.labels import (
+    CLAIM,
+    NETWORK,
+    PLACE,
+    PREFIX,
+    SANDBOX,
+    SERVER,
+    VALUE,
+    tag_annotation,
+    tag_labels,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from aviato.server.backends.base import Limit, SandboxSpec
     from aviato.server.backends.kubernetes.options import ClusterOptions
@@ -34,8 +44,8 @@ UID = 65_532
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
 ENDS_LATER_SECONDS = 60
 """After its lifetime a pod is ended by Kubernetes, if its process 1 has not ended by then."""
-MOST_FILES_BYTES = 1_000_000
-"""Of a Secret."""
+MOST_SECRET_BYTES = (1 << 20) - (16 << 10)
+"""What a sandbox's Secret may hold beside its key and what its server adds to its record: Kubernetes takes 1 MiB in all."""
 NODE_SECONDS = 5
 """After a node was found gone its pods are."""
 SHM = "shm"
@@ -75,10 +85,25 @@ def own_annotations(spec: SandboxSpec) -> dict[str, str]:
 
 def unmountable(path: str) -> str | None:
     """Why a file cannot be mounted at a path; None if it can."""
-    for closed in ("/proc", "/sys", "/dev", PROGRAM_DIRECTORY):
+    for closed in ("/proc", "/sys", "/dev", PROGRAM_DIRECTORY, KEY_DIRECTORY):
         if path == closed or path.startswith(f"{closed}/"):
             return f"{closed} is the pod's own"
+    if path == WORKSPACE:
+        return f"{WORKSPACE} is a directory"
     return "the path has a colon in it, which Kubernetes takes for its own" if ":" in path else None
+
+
+def not_placeable(ids: Iterable[str]) -> str | None:
+    """Why no node can be found by the values of one of its labels; None if one can."""
+    for one in ids:
+        if not VALUE.fullmatch(one):
+            return f"{one!r} is no label's value: 63 letters, digits, '-', '_' and '.' at most, a letter or digit at both ends"
+    return None
+
+
+def secret_bytes(spec: SandboxSpec) -> int:
+    """How much of its Secret a sandbox needs for its record and its files."""
+    return len((spec.record or "").encode()) + sum(len(file.content) for file in spec.mounted_files)
 
 
 def secret(spec: SandboxSpec, key: bytes | None, claim: str, server: str, owner: Object) -> Object:
@@ -86,7 +111,7 @@ def secret(spec: SandboxSpec, key: bytes | None, claim: str, server: str, owner:
     data = {} if key is None else key_data(key)
     if spec.record is not None:
         data[RECORD] = text_of(spec.record.encode())
-    data |= {f"file-{number}": text_of(file.content) for number, file in enumerate(spec.mounted_files)}
+    data |= {file_key(number): text_of(file.content) for number, file in enumerate(spec.mounted_files)}
     return _secret(name_of(spec.sandbox_id), {CLAIM: claim, PLACE: spec.sandbox_id, SERVER: server}, owner, data)
 
 
@@ -108,6 +133,20 @@ def key_data(key: bytes) -> dict[str, str]:
 def data_in(kept: Object) -> dict[str, str]:
     """What a Secret has; one without anything says nothing of that."""
     return kept.get("data") or {}
+
+
+def file_key(number: int) -> str:
+    """Under which a sandbox's Secret has one of its mounted files."""
+    return f"file-{number}"
+
+
+def record_in(kept: Object) -> tuple[str, list[bytes]] | None:
+    """The record that a Secret has, and the contents of the mounted files; None: it has none."""
+    data = {name: base64.b64decode(text) for name, text in data_in(kept).items()}
+    if not (record := data.get(RECORD)):
+        return None
+    files = [data[key] for key in map(file_key, range(len(data))) if key in data]
+    return record.decode(), files
 
 
 def key_in(kept: Object) -> bytes:
@@ -143,10 +182,10 @@ def pod(
     body["hostname"] = spec.host_name or spec.sandbox_id
     body["containers"][0]["env"].insert(0, {"name": "AVIATO_KEY", "valueFrom": _from_secret(name)})
     if spec.mounted_files:
-        items = [{"key": f"file-{number}", "path": f"file-{number}"} for number in range(len(spec.mounted_files))]
+        items = [{"key": key, "path": key} for key in map(file_key, range(len(spec.mounted_files)))]
         body["volumes"].append({"name": "files", "secret": {"secretName": name, "items": items, "defaultMode": 0o444}})
         for number, file in enumerate(spec.mounted_files):
-            mount = {"name": "files", "mountPath": file.path, "subPath": f"file-{number}", "readOnly": True}
+            mount = {"name": "files", "mountPath": file.path, "subPath": file_key(number), "readOnly": True}
             body["containers"][0]["volumeMounts"].append(mount)
     if spec.max_lifetime_seconds is not None:
         body["activeDeadlineSeconds"] = math.ceil(spec.max_lifetime_seconds + options.start_seconds) + ENDS_LATER_SECONDS

@@ -32,6 +32,16 @@ class PodMaker:
         """Get ready.
 
         Args:
+            owner: see `keep`.
+
+        Raises:
+            ClusterError: the cluster refuses it.
+        """
+
+    async def keep(self, owner: Object) -> None:
+        """Have what all sandboxes of the claim need in the cluster.
+
+        Args:
             owner: what goes with all servers of the claim.
 
         Raises:

@@ -51,8 +51,7 @@ class Pods(Watched[PodState]):
         """Whether a place that is expected to has a pod, or had one."""
         return self._first.get(place_id) is not None
 
-    def take(self, place_id: str, found: Object) -> None:
-        """A pod as it was just made or changed: what the watch says of it comes later."""
+    def _keep(self, place_id: str, found: Object) -> None:
         labels = found["metadata"]["labels"]
         state = state_of(found, CONTAINER)
         server = labels.get(SERVER, "")
@@ -85,10 +84,12 @@ class Pods(Watched[PodState]):
 
     def forget(self, place_id: str) -> None:
         """It was taken away, and there will be none of it again."""
+        super().forget(place_id)
         self._first.pop(place_id, None)
         self._set(place_id, None)
 
     def _lose(self, place_id: str) -> None:
+        super().forget(place_id)
         self._set(place_id, None)
 
     def wait_ended(self, place_id: str, seconds: float) -> PodState | None:

@@ -19,7 +19,7 @@ RIGHTS: tuple[tuple[str, str, str, str], ...] = (
     *(("", "pods", "", verb) for verb in KEEPING),
     *(("", "secrets", "", verb) for verb in ("create", "get", "list", "delete", "patch")),
     *(("", "configmaps", "", verb) for verb in ("create", "get")),
-    *(("networking.k8s.io", "networkpolicies", "", verb) for verb in ("create", "get")),
+    *(("networking.k8s.io", "networkpolicies", "", verb) for verb in ("create", "get", "patch")),
     ("", "events", "", "list"),
 )
 """What a server does: group, kind, subresource, verb."""

@@ -41,13 +41,13 @@ MISSING_REMEDY = "the cluster does not have agent-sandbox with its API v1beta1; 
 class AskedFor(Watched[Said]):
     """The Sandboxes, or the SandboxClaims, of a claim of servers, as they were said to be last."""
 
-    def take(self, place_id: str, found: Object) -> None:
-        """See `Watched`."""
+    def _keep(self, place_id: str, found: Object) -> None:
         self._known[place_id] = agent_sandbox.said_by(found)
         self._say(place_id)
 
     def forget(self, place_id: str) -> None:
         """See `Watched`."""
+        super().forget(place_id)
         self._known.pop(place_id, None)
         self._say(place_id)
 
@@ -74,7 +74,7 @@ class SandboxMaker(PodMaker):
         """What the Sandbox says that a claim was given."""
 
     async def open(self, owner: Object) -> None:
-        """See `PodMaker`. The key from which those of a warm pool's pods are made is there then: the first server makes it."""
+        """See `PodMaker`."""
         await self._sandboxes.open()
         try:
             await self._claims.open()
@@ -82,8 +82,12 @@ class SandboxMaker(PodMaker):
         except ClusterError as error:
             if error.status not in (NOT_FOUND, FORBIDDEN) or self._options.warm_pool is not None:
                 raise
+        await self.keep(owner)
+
+    async def keep(self, owner: Object) -> None:
+        """See `PodMaker`. The key from which those of a warm pool's pods are made is there then: the first server makes it."""
         if self._options.warm_pool is not None:
-            body = objects.pool_key(self._options.claim, secrets.token_bytes(32), owner)
+            body = objects.pool_key(self._options.claim, self._pool_key or secrets.token_bytes(32), owner)
             self._pool_key = objects.key_in(await self._cluster.make(self._cluster.path("secrets"), body))
 
     async def close(self) -> None:

@@ -45,6 +45,7 @@ class Watched(ABC, Generic[T]):
         self._selector = f"{CLAIM}={claim}"
         self._path = cluster.path(kind, group=group)
         self._known: dict[str, T] = {}
+        self._versions: dict[str, int] = {}
         self._changed: dict[str, asyncio.Event] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -90,13 +91,22 @@ class Watched(ABC, Generic[T]):
         """Of the object that a place has."""
         return None if (known := self._known.get(place_id)) is None else known.uid
 
-    @abstractmethod
     def take(self, place_id: str, found: Object) -> None:
-        """Keep what an object says."""
+        """Hear of an object, as it was just made or changed, or as the watch has it, which comes later."""
+        version = str(found["metadata"].get("resourceVersion") or "")
+        if version.isdecimal():
+            if int(version) < self._versions.get(place_id, 0) and found["metadata"].get("uid") == self.uid(place_id):
+                return
+            self._versions[place_id] = int(version)
+        self._keep(place_id, found)
 
-    @abstractmethod
     def forget(self, place_id: str) -> None:
         """A place has none any more."""
+        self._versions.pop(place_id, None)
+
+    @abstractmethod
+    def _keep(self, place_id: str, found: Object) -> None:
+        """Keep what an object says."""
 
     async def _list(self) -> str:
         before = set(self.ids())  # One that is made meanwhile may be in no list yet.
