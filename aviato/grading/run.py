@@ -17,7 +17,7 @@ from aviato.grading.judging import judge
 from aviato.grading.link import check_linkable, linked
 from aviato.grading.new_sandboxes import directory_of, new_sandboxes, nobody_there
 from aviato.grading.own_process import seeded_in
-from aviato.grading.separable import check_separable
+from aviato.grading.separable import check_separable, classes_in
 from aviato.grading.sizes import check_sizes
 from aviato.grading.startup import FRAMEWORKS, NOSE
 
@@ -50,7 +50,7 @@ def __getattr__(name):
         spec = importlib.util.spec_from_file_location("aviato_solution", {link!r})
         link = sys.modules["aviato_solution"] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(link)
-    return link.Remote({path!r}, name)
+    return link.stand_in({path!r}, name)
 '''
 LINK_MODULE = "aviato_solution.py"
 
@@ -164,7 +164,8 @@ def _grader_files(
             found[path] = (content, 0o644)
     if is_linked:
         seeded = seeded_in(content.decode("latin-1") for path, content in request.files.items() if path.endswith(".py"))
-        found[LINK_MODULE] = (f"{stand_ins()}\n\nheed_seeds({seeded})\n".encode(), 0o644)
+        classes = sorted(set().union(*map(classes_in, request.files.values())))
+        found[LINK_MODULE] = (f"{stand_ins()}\n\nheed_seeds({seeded})\nheed_classes({classes})\n".encode(), 0o644)
     found.update((path, (content, None)) for path, content in request.files.items())
     return found
 

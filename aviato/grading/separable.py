@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_EXPECTING = ("raises", "assertRaises", "assertRaisesRegex", "warns", "assertWarns", "assertWarnsRegex")
+_EXPECTING = ("raises", "assertRaises", "assertRaisesRegex", "suppress")
+_WARNED = ("warns", "assertWarns", "assertWarnsRegex")
 _ASKING = frozenset(
     (
         *("isinstance", "issubclass", "len", "str", "repr", "format", "bool", "int", "float", "iter", "next", "list", "tuple"),
@@ -29,7 +30,9 @@ _OPAQUE = frozenset(("pandas", "pd", "torch", "io"))
 _CHANGING = frozenset(("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "add", "discard", "update"))
 _CHANGING |= frozenset(("setdefault", "popitem", "appendleft", "popleft", "extendleft", "rotate"))
 """Methods of data that change it."""
-_NO_CLASS = "no class of the solution's own crosses; expect one of Python's that it is derived from"
+_NO_CLASS = "no class of warnings crosses; expect one of Python's that it is derived from"
+_CAUGHT = ("value", "exception", "__cause__", "__context__")
+"""Attributes by which tests have an exception."""
 _MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 _MAKERS = frozenset(("list", "dict", "set", "bytearray", "deepcopy", "copy"))
 
@@ -73,6 +76,40 @@ def file_obstacle(source: bytes, modules: Collection[str]) -> str | None:
                         return f"line {node.lineno}: it imports * from {node.module}, {why}"
                     names.add(alias.asname or alias.name)
     return obstacle(tree, names, aliases)
+
+
+def used_as_classes(tree: ast.AST) -> set[str]:
+    """Names that a test may mean as classes: it expects an exception of them, or they look so and are not only called."""
+    found, called = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called.add(node.func)
+            if _dotted(node.func).rsplit(".", 1)[-1] in _EXPECTING:
+                found |= {_last(each) for given in node.args[:1] for each in _each(given)}
+        elif isinstance(node, ast.ExceptHandler) and node.type is not None:
+            found |= {_last(each) for each in _each(node.type)}
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(node.ctx, ast.Load) or node in called:
+            continue
+        if _last(node)[:1].isupper():
+            found.add(_last(node))
+    return found - {""}
+
+
+def classes_in(source: bytes) -> set[str]:
+    """The same of a file; none of what is no Python."""
+    try:
+        return used_as_classes(parsed(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+
+
+def _each(node: ast.expr) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple) else [node]
+
+
+def _last(node: ast.AST) -> str:
+    return _dotted(node).rsplit(".", 1)[-1]
 
 
 def _replaced(call: ast.Call, modules: Collection[str]) -> str | None:
@@ -302,8 +339,6 @@ class _Look:
             return self._of_argument(node, call, label)
         if isinstance(parent, ast.ClassDef):
             return f"it derives a class from {label}"
-        if isinstance(parent, ast.ExceptHandler) or isinstance(outer, ast.ExceptHandler):
-            return f"it catches {label}; {_NO_CLASS}"
         if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and node in parent.decorator_list:
             return f"it gives a function to {label}, and only data can cross"
         if isinstance(parent, _ASKED) and node not in (getattr(parent, "slice", None), getattr(parent, "orelse", None)):
@@ -312,10 +347,12 @@ class _Look:
 
     def _of_argument(self, node: ast.AST, call: ast.Call, label: str) -> str | None:
         name = _dotted(call.func).rsplit(".", 1)[-1]
-        if name in _EXPECTING:
-            first = call.args[0] if call.args else None
+        first = call.args[0] if call.args else None
+        if name in _WARNED:
             parts = first.elts if isinstance(first, ast.Tuple) else [first]
             return f"it expects {label}; {_NO_CLASS}" if node in parts else None
+        if name in _EXPECTING or (name == "isinstance" and node is not first and self._is_caught(first)):
+            return None
         if (
             name in _ASKING
             or name.startswith("assert")
@@ -323,6 +360,14 @@ class _Look:
         ):
             return f"it asks {name}() of {label}, and only what a call gives can be had"
         return None
+
+    def _is_caught(self, node: ast.AST | None) -> bool:
+        """Whether it is an exception that the test has caught."""
+        if isinstance(node, ast.Attribute):
+            return node.attr in _CAUGHT
+        return isinstance(node, ast.Name) and any(
+            isinstance(each, ast.ExceptHandler) and each.name == node.id for each in self._parents
+        )
 
     def _of_call(self, call: ast.Call, label: str) -> str | None:
         parent = self._parents.get(call)
@@ -467,9 +512,11 @@ def _bindings(scope: ast.AST) -> dict[str, list[ast.AST | None]]:
             for target in node.targets:
                 if isinstance(target, ast.Name):
                     found.setdefault(target.id, []).append(node.value)
-        elif isinstance(node, (ast.For, ast.comprehension)) and _dotted(getattr(node.iter, "func", None)) == "range":
-            if isinstance(node.target, ast.Name):
+        elif isinstance(node, (ast.For, ast.comprehension)) and isinstance(node.target, ast.Name):
+            if _dotted(getattr(node.iter, "func", None)) == "range":
                 found.setdefault(node.target.id, []).append(node.iter)
+            elif isinstance(node.iter, (ast.Tuple, ast.List)) and not any(isinstance(e, ast.Starred) for e in node.iter.elts):
+                found.setdefault(node.target.id, []).extend(node.iter.elts)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id not in found:
             found[node.id] = [None]
         if not isinstance(node, (*_SCOPES, ast.ClassDef)):

@@ -9,7 +9,7 @@ import symtable
 from typing import TYPE_CHECKING, NamedTuple
 
 from aviato.exceptions import AviatoValidationError
-from aviato.grading.separable import obstacle
+from aviato.grading.separable import obstacle, used_as_classes
 from aviato.rl.cases import TestCase
 from aviato.values.parsing import parsed
 
@@ -34,6 +34,21 @@ def code_names(task: Task) -> list[str]:
         raise _wrong("tests", "grading='separate' needs tests: without any there is nothing to compare")
     labelled = tuple((case.name or f"test_{number}", case.source) for number, case in enumerate(cases, 1))
     return list(_names(labelled, tuple(task.code_names), tuple(task.files)))
+
+
+def names_of_classes(task: Task) -> list[str]:
+    """Those of them that tests may mean as classes."""
+    sources = tuple(case.source for case in task.tests if isinstance(case, TestCase))
+    return sorted(_classes(sources).intersection(code_names(task)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _classes(sources: tuple[str, ...]) -> set[str]:
+    found: set[str] = set()
+    for tree in map(parsed, sources):
+        imported = dict(_imported(tree))
+        found |= {imported.get(name) or name for name in used_as_classes(tree)}
+    return found
 
 
 @functools.lru_cache(maxsize=4096)

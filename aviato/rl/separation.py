@@ -20,7 +20,7 @@ from aviato.grading.new_sandboxes import PATIENCE_SECONDS
 from aviato.grading.own_process import seeded_in
 from aviato.rl.calls_ahead import MODULE, calls_ahead
 from aviato.rl.cases import TestCase
-from aviato.rl.code_names import code_names
+from aviato.rl.code_names import code_names, names_of_classes
 from aviato.rl.grading import grader_failed, not_run, outcome, too_late, verdict_of
 from aviato.rl.in_process import case_of_record, test_cases
 from aviato.rl.outcome import Verdict
@@ -217,8 +217,10 @@ async def _begun(place: Place, solution: Solution, running: asyncio.Task[ExecExi
 def _told(task: Task, timeout_seconds: float, ahead: Sequence[Sequence[bytes]], own: bool) -> dict[str, Any]:
     """What the program in the grader's sandbox is told."""
     cases = test_cases(task)
-    names = [f"{name} = _aviato.Remote({MODULE!r}, {name!r})" for name in code_names(task)]
+    names = [f"{name} = _aviato.stand_in({MODULE!r}, {name!r})" for name in code_names(task)]
     lines = ["import aviato_solution as _aviato", "_aviato.anew()", *names, "del _aviato"]
+    if classes := names_of_classes(task):
+        lines.insert(1, f"_aviato.heed_classes({classes})")
     if seeded := seeded_in(case.source for case in task.tests if isinstance(case, TestCase)):
         lines.insert(1, f"_aviato.heed_seeds({seeded})")
     return {

@@ -20,16 +20,13 @@ REFUSED = {
     "isinstance": ("from solution import Box, make\nassert isinstance(make(), Box)\n", "isinstance"),
     "isinstance of several": ("from solution import Box, make\nassert isinstance(make(), (Box, int))\n", "isinstance"),
     "a base class": ("from solution import Base\nclass Mine(Base):\n    pass\n", "derives"),
-    "an exception that is caught": ("from solution import f, Wrong\ntry:\n    f()\nexcept Wrong:\n    pass\n", "catches Wrong"),
-    "an exception that is expected": (
-        "import pytest\nfrom solution import f, Wrong\nwith pytest.raises(Wrong):\n    f()\n",
-        "Wrong",
+    "a warning that is expected": (
+        "import pytest\nfrom solution import f, Old\nwith pytest.warns(Old):\n    f()\n",
+        "expects Old",
     ),
-    "unittest's expectation": (
-        "import unittest, solution\nclass T(unittest.TestCase):\n    def test_it(self):\n"
-        "        self.assertRaises(solution.Wrong, solution.f)\n",
-        "solution.Wrong",
-    ),
+    "which class an answer is of": ("from solution import f, Wrong\nassert isinstance(f(1), Wrong)\n", "isinstance"),
+    "what a class is derived from": ("from solution import Wrong\nassert issubclass(Wrong, ValueError)\n", "issubclass"),
+    "an exception of its own that is raised": ("from solution import Wrong\nraise Wrong\n", "value of Wrong"),
     "a lambda": ("from solution import f\nassert f(lambda n: n) == 1\n", "function"),
     "a lambda by a keyword": ("import solution\nassert solution.f([1], key=lambda n: n) == 1\n", "function"),
     "a function of its own": ("from solution import f\ndef g(n): return n\nassert f(g) == 1\n", "g of its own"),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aviato.grading.inside.module import FILE, be_in_a_directory, new_module
     from aviato.grading.inside.packing import AGAIN, unpack
     from aviato.grading.inside.process_state import BEGINNING, be_as, reckoning, told_back
-    from aviato.grading.inside.raising import exception_of, failure, raised, text_of
+    from aviato.grading.inside.raising import BEGINS, LOADED, exception_of, failure, raised, text_of
     from aviato.grading.inside.unseen import be_started_as, count_from_the_code, out_of_the_way
     from aviato.grading.inside.uses import Kept
     from aviato.grading.inside.workers import Workers
@@ -246,7 +246,8 @@ class Served:
         self.file = os.fdopen(requests, "rb")
         self.kept = Kept()
         self.workers = Workers(self.answer_to)
-        self.modules: dict[str, Any] = {}
+        self.modules = LOADED
+        BEGINS[:] = [os.path.join(os.path.abspath(self.directory), "")]
         self.broken: BaseException | None = None
         self.known = dict(BEGINNING)
         """What the test's process has of what is set for this one."""

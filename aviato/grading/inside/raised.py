@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aviato.grading.inside.packing import data_among, refused, unpack
+    from aviato.grading.inside.standin import named_class
 
 TEXT_BYTES = 2000
 LONGEST_NAME = 100
@@ -32,6 +33,11 @@ MEANT = frozenset(("SkipTest", "Skipped", "skipped", "Failed", "XFailed", "xfail
 """Names by which such are known."""
 MADE_HERE = "_aviato_made"
 """Attribute of the classes that are made here."""
+MOST_NAMES, MOST_NAMED = 50, 1000
+MEANT_AS_CLASSES: set[str] = set()
+"""Names in the solution that tests may mean as classes."""
+NAMED: dict[tuple[str, str], Any] = {}
+"""File and name of such → what stands for it."""
 
 
 class SolutionError(Exception):
@@ -75,7 +81,7 @@ def error_of(said: Any, libraries: Mapping[str, Any], depth: int = 0) -> BaseExc
     try:
         names, message, *forms = said
         names, message = [str(name) for name in names[:MOST_BASES]], shown(str(message))
-        arguments, attributes, belongings = forms or (None, None, [])
+        arguments, attributes, belongings, known_as = forms or (None, None, [], [])
         given = read_data(arguments, list)
         if names[:1] == ["SystemExit"]:
             codes = [message] if given is None else given
@@ -83,7 +89,9 @@ def error_of(said: Any, libraries: Mapping[str, Any], depth: int = 0) -> BaseExc
         if "Exception" in names:
             parts = [error_of(part, libraries, depth + 1) for part in belongings[4 : 4 + MOST_PARTS] if depth < DEEPEST_CHAIN]
             given = [str(belongings[3]), parts] if parts else given
-            made = made_of(names, message, given, read_data(attributes, dict) or {}, libraries, said)
+            meant = [(str(file), name) for file, name in known_as[:MOST_NAMES] if name in MEANT_AS_CLASSES]
+            named = [named_class(*one) for one in meant if one in NAMED or len(NAMED) < MOST_NAMED]
+            made = made_of(names, message, given, read_data(attributes, dict) or {}, libraries, (*named,), said)
             belong(made, belongings[:3], libraries, depth + 1)
             return made
         return SolutionFailed("%s: %s" % (names[0], message) if names else message)
@@ -91,17 +99,28 @@ def error_of(said: Any, libraries: Mapping[str, Any], depth: int = 0) -> BaseExc
         return SolutionFailed("what came from the solution is no exception: %s" % shown(str(error)))
 
 
-def made_of(names: list[str], message: str, given: Any, attributes: dict[Any, Any], libraries: Any, said: Any) -> Exception:
+def made_of(
+    names: list[str],
+    message: str,
+    given: Any,
+    attributes: dict[Any, Any],
+    libraries: Any,
+    named: tuple[Any, ...],
+    said: Any,
+) -> Exception:
     """With the text that it had; with its arguments, unless they are no data: then the text is its only one."""
     module, _, name = names[0].rpartition(".")
     exact = class_of(names[0], libraries)
     if not module and names[0] in ("StopIteration", "Exception"):
         exact = SolutionStop if names[0] == "StopIteration" else Exception
-    has_name = bool(module) and name.isidentifier() and len(name) <= LONGEST_NAME and name not in MEANT
-    own = {"__module__": shown(module), "__reduce__": lambda _: (remade, (said,)), MADE_HERE: True}
+    label = harmless(name) if module or named else ""
+    if named and not label:
+        label = "Named"
+    own = {"__module__": shown(module or "builtins"), "__reduce__": lambda _: (remade, (said,)), MADE_HERE: True}
     for bases in [*([] if exact is None else [(exact,)]), *bases_of(names, libraries)]:
         try:
-            kind: Any = type(name, bases, own) if has_name and bases != (exact,) else bases[0]
+            bases = (*[each for each in bases if each is not Exception], *named) if named else bases
+            kind: Any = type(label, bases, own) if label and bases != (exact,) else bases[0]
             made = made_by(kind, [message] if given is None else given, attributes)
             if shown(str(made)) == message:
                 return made
@@ -110,6 +129,11 @@ def made_of(names: list[str], message: str, given: Any, attributes: dict[Any, An
         except Exception:
             continue  # These classes cannot be together, or one takes no such arguments.
     return SolutionError(message)
+
+
+def harmless(name: str) -> str:
+    """What a class of that name is called here; empty: as what it is derived from."""
+    return name if name.isidentifier() and len(name) <= LONGEST_NAME and name not in MEANT else ""
 
 
 def made_by(kind: Any, given: list[Any], attributes: dict[Any, Any]) -> Exception:

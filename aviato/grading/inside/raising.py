@@ -1,12 +1,14 @@
 """Runs in the solution's sandbox: what is said of an exception, from which `raised.py` makes it again. Follows `calls.py`.
 
 Nobody trusts it. It is a list: the names of its classes, its text, the forms of its arguments and of its attributes, and what
-else it has: that of its cause, that of what it was raised beside, whether that is hidden, and those of its parts.
+else it has: that of its cause, that of what it was raised beside, whether that is hidden, and those of its parts. Last comes
+by which names modules of the solution have its classes, each with the module's file.
 """
 
 from __future__ import annotations
 
 import builtins
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
 LONGEST_FORM = 4000
 DEEPEST_CHAIN = 3
 MOST_PARTS = 20
+MOST_NAMES = 50
+LOADED: dict[str, Any] = {}
+"""Modules of the solution that a test has named, by their files in its directory."""
+BEGINS: list[str] = [""]
+"""That directory."""
 
 
 def failure(names: list[str], message: str) -> bytes:
@@ -42,7 +49,29 @@ def exception_of(name: str, args: Any, attributes: dict[str, Any]) -> BaseExcept
 def said_of(error: BaseException, depth: int = 0) -> str:
     names = [name_of(kind) for kind in type(error).__mro__]
     told = written([names, text_of(error)[:LONGEST_FORM]])[1:-1]
-    return "[%s,%s,%s,%s]" % (told, arguments_of(error), attributes_of(error), belongings_of(error, depth + 1))
+    parts = (told, arguments_of(error), attributes_of(error), belongings_of(error, depth + 1), written(known_as(error)))
+    return "[%s,%s,%s,%s,%s]" % parts
+
+
+def known_as(error: BaseException) -> list[list[str]]:
+    """The files and names by which a test may have imported a class that it is of."""
+    found: list[list[str]] = []
+    try:
+        modules = dict(LOADED)
+        for kind in type(error).__mro__:
+            name = kind.__module__
+            while name:
+                file = getattr(sys.modules.get(name), "__file__", None)
+                if type(file) is str and file.startswith(BEGINS[0]):
+                    modules.setdefault(file[len(BEGINS[0]) :], sys.modules[name])
+                name = name.rpartition(".")[0]
+        for file, module in modules.items():
+            for name, value in list(vars(module).items()):
+                if isinstance(value, type) and name[:2] != "__" and isinstance(error, value) and len(found) < MOST_NAMES:
+                    found.append([file, name])
+    except BaseException:
+        pass  # Whatever its classes do, it is an exception.
+    return found
 
 
 def name_of(kind: type) -> str:

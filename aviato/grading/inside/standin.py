@@ -8,6 +8,7 @@ A name can be called. What comes back is data, or stands for an object (`objects
 from __future__ import annotations
 
 import builtins
+import copyreg
 import os
 import socket
 import sys
@@ -28,7 +29,18 @@ if TYPE_CHECKING:
     from aviato.grading.inside.objects import forget, is_object, number_of, resolve
     from aviato.grading.inside.packing import AGAIN, form_of_number, pack, plain_of, unpack
     from aviato.grading.inside.process_state import changed_since, taken_over
-    from aviato.grading.inside.raised import SolutionFailed, SolutionStop, attributes_of, class_name, error_of, shown
+    from aviato.grading.inside.raised import (
+        MADE_HERE,
+        MEANT_AS_CLASSES,
+        NAMED,
+        SolutionFailed,
+        SolutionStop,
+        attributes_of,
+        class_name,
+        error_of,
+        harmless,
+        shown,
+    )
 
 CONNECT_SECONDS = 30.0
 MAIN_THREAD = get_ident()
@@ -61,11 +73,13 @@ class Remote:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module, name, of = object.__getattribute__(self, "_aviato")
-        values = pack({"args": args, "kwargs": kwargs}, refer if of is None else refer_chosen, 0, True)
+        if of is None:
+            return called(module, name, args, kwargs)
+        values = pack({"args": args, "kwargs": kwargs}, refer_chosen, 0, True)
         try:
-            return value_of(answer_to(call_of(module, name, values, None if of is None else number_of(of)), module=module))
+            return value_of(answer_to(call_of(module, name, values, number_of(of)), module=module))
         except SolutionStop as stop:
-            if of is None or type(of)._aviato_base != "generator" or name not in ("send", "throw"):
+            if type(of)._aviato_base != "generator" or name not in ("send", "throw"):
                 raise
             raise StopIteration(*stop.args) from None
 
@@ -103,6 +117,55 @@ class Remote:
 
     def __repr__(self) -> str:
         return "<%s of the solution>" % object.__getattribute__(self, "_aviato")[1]
+
+
+class Named(type):
+    """A class of the solution that the test names: exceptions of it are of this class, and all else is as with other names."""
+
+    _aviato: tuple[str, str]
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if "_aviato" not in vars(cls):
+            return type.__call__(cls, *args, **kwargs)
+        module, name = cls._aviato
+        return called(module, name, args, kwargs)
+
+    def __getattr__(cls, attribute: str) -> Any:
+        if "_aviato" not in vars(cls):
+            raise AttributeError(attribute)
+        return Remote.__getattr__(Remote(*cls._aviato), attribute)
+
+
+def heed_classes(names: Any) -> None:
+    """Know which names tests may mean as classes, as where they expect an exception."""
+    MEANT_AS_CLASSES.update(names)
+
+
+def stand_in(module: str, name: str) -> Any:
+    """What stands for a name of the solution.
+
+    Args:
+        module: the file.
+        name: in it.
+    """
+    return named_class(module, name) if name in MEANT_AS_CLASSES else Remote(module, name)
+
+
+def named_class(module: str, name: str) -> Any:
+    """What stands for one that may be meant as a class."""
+    if (module, name) not in NAMED:
+        own = {"__module__": "solution", MADE_HERE: True, "_aviato": (module, name)}
+        NAMED[module, name] = Named(harmless(name) or "Named", (Exception,), own)
+    return NAMED[module, name]
+
+
+copyreg.pickle(Named, lambda cls: (stand_in, cls._aviato))
+
+
+def called(module: str, name: str, args: Any, kwargs: Any) -> Any:
+    """What a name of the solution gives."""
+    values = pack({"args": args, "kwargs": kwargs}, refer, 0, True)
+    return value_of(answer_to(call_of(module, name, values, None), module=module))
 
 
 def run(command: Any, stdin: Any = "", timeout_seconds: Any = None) -> Any:
@@ -207,6 +270,8 @@ def refer_chosen(value: Any) -> Any:
 def form_of(value: Any, again: Any, wrong: Any) -> Any:
     if is_object(value):
         return ["h", number_of(value)]
+    if type(value) is Named and "_aviato" in vars(value):
+        return ["n", *value._aviato]
     if type(value) is Remote:
         module, name, of = object.__getattribute__(value, "_aviato")
         if of is None:
