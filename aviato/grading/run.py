@@ -17,7 +17,7 @@ from aviato.grading.judging import judge
 from aviato.grading.link import check_linkable, linked
 from aviato.grading.new_sandboxes import directory_of, new_sandboxes, nobody_there
 from aviato.grading.own_process import seeded_in
-from aviato.grading.separable import check_separable, classes_in
+from aviato.grading.separable import changing_in, check_separable, classes_in, modules_of
 from aviato.grading.sizes import check_sizes
 from aviato.grading.startup import FRAMEWORKS, NOSE
 
@@ -164,8 +164,11 @@ def _grader_files(
             found[path] = (content, 0o644)
     if is_linked:
         seeded = seeded_in(content.decode("latin-1") for path, content in request.files.items() if path.endswith(".py"))
+        modules = modules_of(results)
         classes = sorted(set().union(*map(classes_in, request.files.values())))
-        found[LINK_MODULE] = (f"{stand_ins()}\n\nheed_seeds({seeded})\nheed_classes({classes})\n".encode(), 0o644)
+        changing = sorted(set().union(*[changing_in(content, modules) for content in request.files.values()]))
+        heeded = f"heed_seeds({seeded})\nheed_classes({classes})\nheed_changes({changing})\n"
+        found[LINK_MODULE] = (f"{stand_ins()}\n\n{heeded}".encode(), 0o644)
     found.update((path, (content, None)) for path, content in request.files.items())
     return found
 

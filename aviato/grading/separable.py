@@ -59,11 +59,28 @@ def file_obstacle(source: bytes, modules: Collection[str]) -> str | None:
         tree = parsed(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    names: set[str] = set()
-    aliases: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and (replaced := _replaced(node, modules)):
             return f"line {node.lineno}: it replaces {replaced}, and a copy of the module is all that is there"
+        if isinstance(node, ast.ImportFrom) and node.module in modules and any(alias.name == "*" for alias in node.names):
+            return f"line {node.lineno}: it imports * from {node.module}, so nobody can tell its names from the solution's"
+    return obstacle(tree, *_imported(tree, modules))
+
+
+def changing_in(source: bytes, modules: Collection[str]) -> set[str]:
+    """See `changing`; of a grader's file as of `file_obstacle`. None of what is no Python."""
+    try:
+        tree = parsed(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    return changing(tree, *_imported(tree, modules))
+
+
+def _imported(tree: ast.Module, modules: Collection[str]) -> tuple[set[str], set[str]]:
+    """By which names a grader's file has names of the solution, and modules of it."""
+    names: set[str] = set()
+    aliases: set[str] = set()
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             aliases |= {alias.asname or alias.name for alias in node.names if alias.name in modules}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -71,11 +88,8 @@ def file_obstacle(source: bytes, modules: Collection[str]) -> str | None:
                 if f"{node.module}.{alias.name}" in modules:
                     aliases.add(alias.asname or alias.name)
                 elif node.module in modules:
-                    if alias.name == "*":
-                        why = "so nobody can tell its names from the solution's"
-                        return f"line {node.lineno}: it imports * from {node.module}, {why}"
                     names.add(alias.asname or alias.name)
-    return obstacle(tree, names, aliases)
+    return names, aliases
 
 
 def used_as_classes(tree: ast.AST) -> set[str]:
@@ -93,7 +107,14 @@ def used_as_classes(tree: ast.AST) -> set[str]:
             continue
         if _last(node)[:1].isupper():
             found.add(_last(node))
-    return found - {""}
+    return _real(tree, found - {""})
+
+
+def _real(tree: ast.AST, names: set[str]) -> set[str]:
+    """The same as what they are imported as is called where it comes from."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    real = {alias.asname: alias.name for node in imports for alias in node.names if alias.asname}
+    return {real.get(name, name) for name in names}
 
 
 def classes_in(source: bytes) -> set[str]:
@@ -109,7 +130,7 @@ def _each(node: ast.expr) -> list[ast.expr]:
 
 
 def _last(node: ast.AST) -> str:
-    return _dotted(node).rsplit(".", 1)[-1]
+    return node.attr if isinstance(node, ast.Attribute) else _dotted(node)
 
 
 def _replaced(call: ast.Call, modules: Collection[str]) -> str | None:
@@ -149,6 +170,20 @@ def obstacle(
     return None
 
 
+def changing(tree: ast.Module, names: Collection[str], modules: Collection[str] = ()) -> set[str]:
+    """Names of functions and methods of the solution whose calls may change arguments, which the test looks at again.
+
+    Args:
+        tree: of the test; all of it as of `obstacle`, which finds nothing in it.
+        names: that stand for functions and classes of the solution.
+        modules: that stand for its modules.
+    """
+    look = _Look(tree, frozenset(names), frozenset(modules))
+    for node in ast.walk(tree):
+        look.why(node)
+    return _real(tree, look.changing)
+
+
 class _Look:
     def __init__(self, tree: ast.Module, names: frozenset[str], modules: frozenset[str]) -> None:
         self._names = names
@@ -163,6 +198,8 @@ class _Look:
             if isinstance(scope, (*_SCOPES, ast.Module, ast.ClassDef)):
                 self._bound[scope] = _bindings(scope)
         self._tree = tree
+        self.changing: set[str] = set()
+        """Names whose calls are known to change arguments of the test's."""
         self._passed = set(self._all_passed())
 
     def why(self, node: ast.AST) -> str | None:
@@ -183,7 +220,7 @@ class _Look:
         if isinstance(node, ast.Call) and (label := self.called(node.func)):
             return self._of_given(node, label) or (None if isinstance(node.func, ast.Call) else self._of_mutation(node, label))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and self._is_passed(node.func):
-            return self._of_mutation(node, node.func.id)
+            return self._of_mutation(node, node.func.id, is_passed=True)
         if isinstance(node, ast.Compare):
             return self._of_identity(node)
         return None
@@ -405,9 +442,16 @@ class _Look:
     def _is_own_class(self, name: str) -> bool:
         return any(isinstance(node, ast.ClassDef) and node.name == name for node in self._parents)
 
-    def _of_mutation(self, call: ast.Call, label: str) -> str | None:
+    def _of_mutation(self, call: ast.Call, label: str, *, is_passed: bool = False) -> str | None:
         """Whether what it does to an argument is looked at afterwards."""
-        is_statement = isinstance(self._parents.get(call), ast.Expr)
+        parent = self._parents.get(call)
+        is_statement = isinstance(parent, ast.Expr)
+        # What is awaited, or gives its items one by one, does it later.
+        is_done = not isinstance(parent, (ast.Await, ast.Call, ast.For, ast.comprehension, ast.Starred, ast.YieldFrom))
+        is_done = is_done or (isinstance(parent, ast.Call) and _last(parent.func).startswith("assert"))
+        name = "" if is_passed else _last(call.func)
+        if is_statement and name and any(isinstance(each, (ast.Name, ast.Attribute, ast.Subscript)) for each in _given(call)):
+            self.changing.add(name)
         is_method = isinstance(call.func, ast.Attribute) and _dotted(call.func.value) not in self._modules
         end = getattr(self._statement(call), "end_lineno", call.lineno)
         for value in _given(call):
@@ -425,6 +469,9 @@ class _Look:
             if is_method:
                 later = [node for node in later if self._is_compared(node) and not self._is_beside_solution(node)]
             if any((is_statement and not self._is_shown(node)) or self._is_compared(node) for node in later):
+                if is_done and name:
+                    self.changing.add(name)
+                    continue
                 return f"it looks at {value.id} after {label}() had it, and only a copy of it crosses"
         return None
 
@@ -462,7 +509,9 @@ class _Look:
             return self._is_compared(parent)
         if isinstance(parent, ast.Call) and node in parent.args:
             name = _dotted(parent.func).rsplit(".", 1)[-1]
-            return name.startswith("assert") or (name == "len" and self._is_compared(parent))
+            is_part = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)
+            is_taken = name == "len" or (is_part and name in ("sorted", "set", "list", "tuple", "sum"))
+            return name.startswith("assert") or (is_taken and self._is_compared(parent))
         return isinstance(parent, ast.Compare)
 
 

@@ -9,7 +9,7 @@ import symtable
 from typing import TYPE_CHECKING, NamedTuple
 
 from aviato.exceptions import AviatoValidationError
-from aviato.grading.separable import obstacle, used_as_classes
+from aviato.grading.separable import changing, obstacle, used_as_classes
 from aviato.rl.cases import TestCase
 from aviato.values.parsing import parsed
 
@@ -44,10 +44,23 @@ def names_of_classes(task: Task) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _classes(sources: tuple[str, ...]) -> set[str]:
+    return set().union(*[used_as_classes(parsed(source)) for source in sources])
+
+
+def names_changing(task: Task) -> list[str]:
+    """Functions and methods of the code after whose calls tests look at what they have given."""
+    sources = tuple(case.source for case in task.tests if isinstance(case, TestCase))
+    return sorted(_changing(sources, tuple(code_names(task))))
+
+
+@functools.lru_cache(maxsize=4096)
+def _changing(sources: tuple[str, ...], names: tuple[str, ...]) -> set[str]:
     found: set[str] = set()
-    for tree in map(parsed, sources):
+    for source in sources:
+        tree = parsed(source)
         imported = dict(_imported(tree))
-        found |= {imported.get(name) or name for name in used_as_classes(tree)}
+        local = {name for name, of in imported.items() if of}
+        found |= changing(tree, {*names, *local}, {name for name, of in imported.items() if not of})
     return found
 
 

@@ -20,7 +20,7 @@ from aviato.grading.new_sandboxes import PATIENCE_SECONDS
 from aviato.grading.own_process import seeded_in
 from aviato.rl.calls_ahead import MODULE, calls_ahead
 from aviato.rl.cases import TestCase
-from aviato.rl.code_names import code_names, names_of_classes
+from aviato.rl.code_names import code_names, names_changing, names_of_classes
 from aviato.rl.grading import grader_failed, not_run, outcome, too_late, verdict_of
 from aviato.rl.in_process import case_of_record, test_cases
 from aviato.rl.outcome import Verdict
@@ -54,7 +54,7 @@ async def grade_separate(graders: Graders, fresh: Fresh, task: Task, timeout_sec
     The tests run in a grader's sandbox. Cases that only compare what calls return need none, see `plain`.
     """
     sources = tuple(case.source for case in task.tests if isinstance(case, TestCase))
-    cases = None if _has_limits(task) else plain_cases(sources, tuple(code_names(task)))
+    cases = None if _has_limits(task) or names_changing(task) else plain_cases(sources, tuple(code_names(task)))
     if cases is not None:
         try:
             async with fresh(task.files or None) as state:
@@ -160,6 +160,8 @@ def _solution(state: SandboxState, task: Task) -> Solution:
 
 
 def _ahead(task: Task) -> tuple[tuple[bytes, ...], ...]:
+    if names_changing(task):
+        return ()
     return calls_ahead(tuple(case.source for case in task.tests if isinstance(case, TestCase)), tuple(code_names(task)))
 
 
@@ -221,6 +223,8 @@ def _told(task: Task, timeout_seconds: float, ahead: Sequence[Sequence[bytes]], 
     lines = ["import aviato_solution as _aviato", "_aviato.anew()", *names, "del _aviato"]
     if classes := names_of_classes(task):
         lines.insert(1, f"_aviato.heed_classes({classes})")
+    if changing := names_changing(task):
+        lines.insert(1, f"_aviato.heed_changes({changing})")
     if seeded := seeded_in(case.source for case in task.tests if isinstance(case, TestCase)):
         lines.insert(1, f"_aviato.heed_seeds({seeded})")
     return {

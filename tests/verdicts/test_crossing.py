@@ -180,8 +180,6 @@ HACKS = {
     ),
 }
 REFUSED = {
-    "what a method does to a list": ("s = Box()\nnums = [2, 1]\ns.put(nums)\nassert nums == [1, 2]", "nums"),
-    "what the method of a new object does": ("nums = [2, 1]\nBox().put(nums)\nassert nums == [1, 2]", "nums"),
     "what a function does that a helper is given": (
         "def check(candidate):\n    nums = [2, 1]\n    candidate(nums)\n    assert nums == [1, 2]\ncheck(f)",
         "nums",

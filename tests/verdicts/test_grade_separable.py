@@ -40,21 +40,15 @@ REFUSED = {
     "a function given to what a call gives": ("from solution import f\nassert f(1)(lambda n: n) == 1\n", "function"),
     "a function given to a method": ("from solution import Box\nassert Box(1).apply(lambda n: n) == 1\n", "function"),
     "a decorator": ("from solution import cached\n@cached\ndef f(): return 1\n", "gives a function"),
-    "a mutation": ("from solution import f\nnums = [2, 1]\nf(nums)\nassert nums == [1, 2]\n", "only a copy"),
-    "a mutation in a loop": (
-        "from solution import f\nfor nums, want in [([1], [2])]:\n    f(nums)\n    assert nums == want\n",
-        "copy",
+    "a mutation that is awaited": (
+        "import asyncio\nfrom solution import f\nnums = [2, 1]\nasyncio.run(f(nums))\nassert nums == [1, 2]\n",
+        "only a copy",
     ),
-    "a mutation of an argument of the test": (
-        "from solution import f\ndef test_it(nums):\n    f(nums)\n    assert nums\n",
-        "copy",
+    "a mutation by a function that a helper has": (
+        "from solution import f\ndef check(g):\n    nums = [2, 1]\n    g(nums)\n    assert nums == [1, 2]\ncheck(f)\n",
+        "only a copy",
     ),
-    "a mutation beside a value": ("from solution import f\nnums = [1, 1]\nk = f(nums)\nassert nums[:k] == [1]\n", "copy"),
-    "unittest's look at a mutation": (
-        "import unittest\nfrom solution import f\nclass T(unittest.TestCase):\n    def test_it(self):\n"
-        "        nums = [1]\n        f(nums)\n        self.assertEqual(nums, [2])\n",
-        "copy",
-    ),
+    "a mutation by items": ("from solution import f\nnums = [2, 1]\nlist(f(nums))\nassert nums == [1, 2]\n", "only a copy"),
     "a star": ("from solution import *\nassert f(1) == 1\n", "imports *"),
     "the module itself": (
         "import inspect, solution\nassert 'eval' not in inspect.getsource(solution)\n",

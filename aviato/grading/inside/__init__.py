@@ -12,7 +12,7 @@ _IMPORTED = re.compile(r"^from (?:__future__|aviato\.grading\.inside\.\w+) impor
 
 def stand_ins() -> str:
     """The source of the module of what stands for a solution."""
-    return program("packing", "kinds", "crossing", "paths", "process_state", "raised", "standin", "awaiting", "objects")
+    return program("packing", "held", "kinds", "crossing", "paths", "process_state", "raised", "standin", "awaiting", "objects")
 
 
 def program(*names: str) -> str:

@@ -21,7 +21,7 @@ def as_bytes(request: Any) -> bytes:
     return marshalled(request, 2)
 
 
-def call_of(module: str, name: str, values: Any, handle: Any = None) -> bytes:
+def call_of(module: str, name: str, values: Any, handle: Any = None, gives_back: bool = False) -> bytes:
     """The bytes of a call.
 
     Args:
@@ -29,8 +29,10 @@ def call_of(module: str, name: str, values: Any, handle: Any = None) -> bytes:
         name: of what is called.
         values: the form of its arguments, `{"args": …, "kwargs": …}`.
         handle: the number of the object whose method it is.
+        gives_back: whether it is to be told what becomes of its arguments.
     """
-    return as_bytes({"op": "call", "module": module, "name": name, "handle": handle, "values": values})
+    request = {"op": "call", "module": module, "name": name, "handle": handle, "values": values}
+    return as_bytes({**request, "gives_back": True} if gives_back else request)
 
 
 def use_of(verb: str, values: Any, handle: int) -> bytes:

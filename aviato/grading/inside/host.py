@@ -18,7 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from aviato.grading.inside.calls import as_json
+    from aviato.grading.inside.calls import as_json, written
+    from aviato.grading.inside.held import changes_of, containers_of, contents_of
     from aviato.grading.inside.kinds import made_of_parts
     from aviato.grading.inside.late import leave_packages_for_later
     from aviato.grading.inside.module import FILE, be_in_a_directory, new_module
@@ -286,17 +287,20 @@ class Served:
             write(self.answers, b"%d\n" % len(answer) + answer)
 
     def answer_to(self, request: Any) -> bytes:
+        changes: list[Any] = []
         try:
-            answer = self.perform(request)
+            answer = self.perform(request, changes)
         except NoAnswer as error:
             return failure([], str(error))
         except BaseException as error:
-            return raised(error)
+            answer = raised(error)
+        if changes:
+            answer = b'%b,"changes":%b}' % (answer[:-1], written(changes).encode("ascii"))
         if len(answer) > ANSWER_BYTES:
             return failure([], "the answer has %d bytes; at most %d cross" % (len(answer), ANSWER_BYTES))
         return answer
 
-    def perform(self, request: Any) -> bytes:
+    def perform(self, request: Any, changes: list[Any]) -> bytes:
         if request["op"] == "set":
             if request["module"] is not None:
                 self.load(request["module"])
@@ -316,11 +320,25 @@ class Served:
         if request["op"] == "use":
             return self.kept.use(handle, name, **values)
         function = self.named(request["module"], name) if handle is None else getattr(self.kept.objects[handle], name)
-        result = function(*values["args"], **values["kwargs"])
+        if not request.get("gives_back"):
+            result = function(*values["args"], **values["kwargs"])
+        else:
+            held = containers_of(values)
+            before = list(map(contents_of, held))
+            try:
+                result = function(*values["args"], **values["kwargs"])
+            finally:
+                changes += self.changes_of(held, before)
         try:
             return self.kept.answer(result)
         except Exception as error:
             raise NoAnswer("a value of type %s cannot be graded: %s" % (type(result).__name__, text_of(error))) from None
+
+    def changes_of(self, held: list[Any], before: list[Any]) -> list[Any]:
+        try:
+            return changes_of(held, before, self.kept.refer)
+        except Exception as error:
+            raise NoAnswer("an argument is no data any more: %s" % text_of(error)) from None
 
     def resolve(self, form: Any) -> Any:
         if form[0] == "y":

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aviato.grading.inside.crossing import as_bytes, call_of, from_json
+    from aviato.grading.inside.held import containers_of, give_back
     from aviato.grading.inside.kinds import is_like_answers, parts_of
     from aviato.grading.inside.objects import forget, is_object, number_of, resolve
     from aviato.grading.inside.packing import AGAIN, form_of_number, pack, plain_of, unpack
@@ -75,9 +76,8 @@ class Remote:
         module, name, of = object.__getattribute__(self, "_aviato")
         if of is None:
             return called(module, name, args, kwargs)
-        values = pack({"args": args, "kwargs": kwargs}, refer_chosen, 0, True)
         try:
-            return value_of(answer_to(call_of(module, name, values, number_of(of)), module=module))
+            return called(module, name, args, kwargs, of)
         except SolutionStop as stop:
             if type(of)._aviato_base != "generator" or name not in ("send", "throw"):
                 raise
@@ -162,10 +162,22 @@ def named_class(module: str, name: str) -> Any:
 copyreg.pickle(Named, lambda cls: (stand_in, cls._aviato))
 
 
-def called(module: str, name: str, args: Any, kwargs: Any) -> Any:
-    """What a name of the solution gives."""
-    values = pack({"args": args, "kwargs": kwargs}, refer, 0, True)
-    return value_of(answer_to(call_of(module, name, values, None), module=module))
+def called(module: str, name: str, args: Any, kwargs: Any, of: Any = None) -> Any:
+    """What a name of the solution gives, or a method of an object of it."""
+    given = {"args": args, "kwargs": kwargs}
+    values = pack(given, refer if of is None else refer_chosen, 0, True)
+    held = containers_of(given) if name in CHANGING else None
+    request = call_of(module, name, values, None if of is None else number_of(of), bool(held))
+    return value_of(answer_to(request, module=module, held=held))
+
+
+CHANGING: set[str] = set()
+"""Names of the solution, and of methods, after whose calls a test looks at what it has given."""
+
+
+def heed_changes(names: Any) -> None:
+    """Know those names: what their calls do to arguments is done to the test's own."""
+    CHANGING.update(names)
 
 
 def run(command: Any, stdin: Any = "", timeout_seconds: Any = None) -> Any:
@@ -178,7 +190,7 @@ def run(command: Any, stdin: Any = "", timeout_seconds: Any = None) -> Any:
     raise SolutionFailed("the solution's side did not say how the program ended")
 
 
-def answer_to(request: bytes, spend: Any = len, module: Any = None, in_loop: bool = False) -> dict[str, Any]:
+def answer_to(request: bytes, spend: Any = len, module: Any = None, in_loop: bool = False, held: Any = None) -> dict[str, Any]:
     """Have something done by the solution.
 
     Args:
@@ -186,6 +198,7 @@ def answer_to(request: bytes, spend: Any = len, module: Any = None, in_loop: boo
         spend: is told how many bytes the answer has.
         module: of the solution, that is loaded before what the test has set for its process is set there too.
         in_loop: whether it is of the solution's event loop, of which there is one.
+        held: the containers among the arguments of a call that change as they do there; None: none do.
     """
     message = connection().exchange(request, module) if in_loop or is_alone() else message_of_thread(request, module)
     spend(len(message)) if spend is not len else None
@@ -195,6 +208,11 @@ def answer_to(request: bytes, spend: Any = len, module: Any = None, in_loop: boo
         one.called()
     if "state" in answer:
         connection().known.update(taken_over(answer["state"]))
+    if held and "changes" in answer:
+        try:
+            give_back(held, answer["changes"], resolve)
+        except Exception as wrong:
+            raise SolutionFailed("what came from the solution is no data: %s" % shown(str(wrong))) from None
     error = answer.get("error")
     if error is not None:
         raise error_of(error, sys.modules)

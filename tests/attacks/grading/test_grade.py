@@ -371,7 +371,7 @@ SEPARABLE = {
     "from math import *\nassert f(2) == 2": "imports",
     "assert f(lambda n: n) == 2": "function",
     "assert f.name == 2": "f.name",
-    "numbers = [2, 1]\nf(numbers)\nassert numbers == [1, 2]": "copy",
+    "numbers = [2, 1]\nlist(f(numbers))\nassert numbers == [1, 2]": "copy",
     "assert f(2 == 2": "no Python",
 }
 
