@@ -34,6 +34,8 @@ _NO_CLASS = "no class of warnings crosses; expect one of Python's that it is der
 _CAUGHT = ("value", "exception", "__cause__", "__context__")
 """Attributes by which tests have an exception."""
 _MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+_FIXED = frozenset(("range", "len", "int", "float", "str", "bytes", "bool", "sum", "ord", "chr", "round", "abs", "frozenset"))
+"""Functions that give what nothing changes."""
 _MAKERS = frozenset(("list", "dict", "set", "bytearray", "deepcopy", "copy"))
 
 
@@ -450,7 +452,7 @@ class _Look:
         is_done = not isinstance(parent, (ast.Await, ast.Call, ast.For, ast.comprehension, ast.Starred, ast.YieldFrom))
         is_done = is_done or (isinstance(parent, ast.Call) and _last(parent.func).startswith("assert"))
         name = "" if is_passed else _last(call.func)
-        if is_statement and name and any(isinstance(each, (ast.Name, ast.Attribute, ast.Subscript)) for each in _given(call)):
+        if is_statement and name and any(map(self._may_change, _given(call))):
             self.changing.add(name)
         is_method = isinstance(call.func, ast.Attribute) and _dotted(call.func.value) not in self._modules
         end = getattr(self._statement(call), "end_lineno", call.lineno)
@@ -474,6 +476,14 @@ class _Look:
                     continue
                 return f"it looks at {value.id} after {label}() had it, and only a copy of it crosses"
         return None
+
+    def _may_change(self, value: ast.expr) -> bool:
+        """Whether it may be something that a call changes, and that the test has still."""
+        if not isinstance(value, ast.Name):
+            return isinstance(value, (ast.Attribute, ast.Subscript))
+        scope = self._scope_of(value, value.id)
+        bound = [None] if scope is None else self._bound[scope].get(value.id, [None])
+        return not all(map(_is_fixed, bound))
 
     def _statement(self, node: ast.AST) -> ast.AST:
         while not isinstance(node, ast.stmt):
@@ -580,6 +590,17 @@ def _is_mutable(value: ast.AST | None) -> bool:
     if isinstance(value, ast.Call):
         return _dotted(value.func).rsplit(".", 1)[-1] in _MAKERS
     return isinstance(value, _MUTABLE)
+
+
+def _is_fixed(value: ast.AST | None) -> bool:
+    """Whether it is seen to have nothing in it that changes."""
+    if isinstance(value, ast.Tuple):
+        return all(map(_is_fixed, value.elts))
+    if isinstance(value, ast.BinOp):
+        return _is_fixed(value.left) and _is_fixed(value.right)
+    if isinstance(value, ast.Call):
+        return _dotted(value.func) in _FIXED
+    return isinstance(value, (ast.Constant, ast.JoinedStr, ast.Compare, ast.UnaryOp))
 
 
 def _opaque_names(tree: ast.Module) -> Iterator[str]:

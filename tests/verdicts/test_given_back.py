@@ -42,6 +42,9 @@ def fail(nums): nums.append(1); raise ValueError("x")
 def leave(nums): return sorted(nums)
 def default(*nums, key=None): key["x"] = nums
 def clear(d): d.clear()
+def first(pair, other=None):
+    pair[0].sort()
+    if other is not None: other.append(7)
 class Sorter:
     def __init__(self): self.n = 0
     def sort(self, nums): self.n += 1; nums.sort()
@@ -51,7 +54,7 @@ class Solution:
 def numbers(out): out[:] = [1.5, None, "x", b"y", (1, [2]), {3: {4}}]
 """
 NAMES = ["Solution", "Sorter", "both", "clear", "count", "default", "fail", "fill", "flip", "group", "leave", "nest", "numbers"]
-NAMES += ["remove", "rotate", "sort", "tie", "transpose"]
+NAMES += ["first", "remove", "rotate", "sort", "tie", "transpose"]
 RIGHT = {
     "a list": "nums = [3, 1, 2]\nsort(nums)\nassert nums == [1, 2, 3]",
     "by a slice": "nums = [1, 2, 3, 4]\nrotate(nums, 1)\nassert nums == [4, 1, 2, 3]",
@@ -80,6 +83,16 @@ RIGHT = {
     "assert h.nums == [1, 2]",
     "an item": "rows = [[2, 1], [4, 3]]\nsort(rows[1])\nassert rows == [[2, 1], [3, 4]]",
     "all kinds of values": "out = [0]\nnumbers(out)\nassert out == [1.5, None, 'x', b'y', (1, [2]), {3: {4}}]",
+    "a list in a tuple": "nums = [2, 1]\npair = (nums, 5)\nfirst(pair)\nassert nums == [1, 2]",
+    "lists in a named tuple": "from collections import namedtuple\nPair = namedtuple('Pair', 'a b')\npair = Pair([2, 1], [0])\n"
+    "other = [3]\nfirst(pair, other)\nassert pair.a == [1, 2] and pair.b == [0] and other == [3, 7]",
+    "a list of a class of the test's": "class Mine(list):\n    pass\nnums, other = Mine([2, 1]), [4]\nfirst([nums], other)\n"
+    "assert nums == [1, 2] and type(nums) is Mine and other == [4, 7]",
+    "beside what is counted": "from collections import Counter, OrderedDict\n"
+    "c, o, nums = Counter('ab'), OrderedDict(x=[1]), [2, 1]\n"
+    "first([nums], [c, o])\nassert nums == [1, 2]",
+    "beside an object of the code's": "s = Sorter()\nnums = [2, 1]\nfirst([nums, s], [])\nassert nums == [1, 2]",
+    "the same twice": "nums = [2, 1]\nboth(nums, [])\nassert nums == [2, 1, 1]",
     "in itself": "a = []\ntie(a)\nassert a[0] is a and len(a) == 1",
     "a copy that is kept": "nums = [3, 1]\nbefore = list(nums)\nsort(nums)\nassert before == [3, 1] and nums != before",
     "unittest's": "import unittest\nclass T(unittest.TestCase):\n    def setUp(self):\n        self.nums = [2, 1]\n"

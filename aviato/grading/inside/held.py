@@ -17,16 +17,22 @@ HELD = "m"
 """The tag of the form of one that is known by its number."""
 
 
-def containers_of(value: Any, depth: int = 0) -> list[Any]:
-    """All that can change of plain data."""
-    kind = type(value)
+def containers_of(value: Any, crosses_as: Callable[[Any], Any] = type, depth: int = 0) -> list[Any]:
+    """All that can change of plain data.
+
+    Args:
+        value: in which they are.
+        crosses_as: the class that a value has at the other end.
+        depth: at which it is.
+    """
+    kind = crosses_as(value)
     if kind is bytearray or kind is set:
         return [value]
     if kind not in (list, tuple, dict) or depth > 2 * DEEPEST:
         return []
     found = [] if kind is tuple else [value]
     for item in value.values() if kind is dict else value:
-        found += containers_of(item, depth + 1)
+        found += containers_of(item, crosses_as, depth + 1)
     return found
 
 
@@ -75,8 +81,8 @@ def give_back(containers: list[Any], changes: Any, resolve: Callable[[list[Any]]
         return containers[form[1]] if form[0] == HELD and type(form[1]) is int else resolve(form)
 
     new = [(containers[number], unpack(form, held)) for number, form in changes]
-    if any(type(one) is not type(other) for one, other in new):
+    if any(not isinstance(one, type(other)) for one, other in new):
         raise ValueError("another kind of container")
     for container, contents in new:
         container.clear()
-        (container.extend if type(container) in (list, bytearray) else container.update)(contents)
+        (container.extend if isinstance(container, (list, bytearray)) else container.update)(contents)

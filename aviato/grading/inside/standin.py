@@ -166,13 +166,22 @@ def called(module: str, name: str, args: Any, kwargs: Any, of: Any = None) -> An
     """What a name of the solution gives, or a method of an object of it."""
     given = {"args": args, "kwargs": kwargs}
     values = pack(given, refer if of is None else refer_chosen, 0, True)
-    held = containers_of(given) if name in CHANGING else None
+    held = containers_of(given, crosses_as) if name in CHANGING else None
     request = call_of(module, name, values, None if of is None else number_of(of), bool(held))
     return value_of(answer_to(request, module=module, held=held))
 
 
 CHANGING: set[str] = set()
 """Names of the solution, and of methods, after whose calls a test looks at what it has given."""
+
+
+def crosses_as(value: Any) -> Any:
+    """The class that a value has at the other end, if it is one of plain data: see `form_of`."""
+    kind = type(value)
+    if kind in (list, tuple, dict, set, bytearray):
+        return kind
+    known = next((each for each in DATA if isinstance(value, each)), None)
+    return None if known is None or is_object(value) or parts_of(value) is not None else known
 
 
 def heed_changes(names: Any) -> None:
