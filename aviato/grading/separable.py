@@ -452,7 +452,7 @@ class _Look:
         is_done = not isinstance(parent, (ast.Await, ast.Call, ast.For, ast.comprehension, ast.Starred, ast.YieldFrom))
         is_done = is_done or (isinstance(parent, ast.Call) and _last(parent.func).startswith("assert"))
         name = "" if is_passed else _last(call.func)
-        if is_statement and name and any(map(self._may_change, _given(call))):
+        if name and (is_statement or self._is_beside_argument(call, parent)) and any(map(self._may_change, _given(call))):
             self.changing.add(name)
         is_method = isinstance(call.func, ast.Attribute) and _dotted(call.func.value) not in self._modules
         end = getattr(self._statement(call), "end_lineno", call.lineno)
@@ -476,6 +476,14 @@ class _Look:
                     continue
                 return f"it looks at {value.id} after {label}() had it, and only a copy of it crosses"
         return None
+
+    def _is_beside_argument(self, call: ast.Call, parent: ast.AST | None) -> bool:
+        """Whether what it was given is used in its place, `sort(nums) or nums`, or beside it, `(sort(nums), nums)[1]`."""
+        if not isinstance(parent, (ast.BoolOp, ast.Tuple, ast.List)):
+            return False
+        given = {_dotted(value) for value in _given(call)} - {""}
+        others = parent.values if isinstance(parent, ast.BoolOp) else parent.elts
+        return any(_dotted(each) in given for each in others[others.index(call) + 1 :])
 
     def _may_change(self, value: ast.expr) -> bool:
         """Whether it may be something that a call changes, and that the test has still."""

@@ -92,6 +92,9 @@ RIGHT = {
     "c, o, nums = Counter('ab'), OrderedDict(x=[1]), [2, 1]\n"
     "first([nums], [c, o])\nassert nums == [1, 2]",
     "beside an object of the code's": "s = Sorter()\nnums = [2, 1]\nfirst([nums, s], [])\nassert nums == [1, 2]",
+    "what it was given in its place": "nums = [2, 1]\nassert (sort(nums) or nums) == [1, 2]",
+    "what it was given in its place, kept": "nums = [2, 1]\nfound = sort(nums) or nums\nassert found == [1, 2]",
+    "what it was given beside it": "nums = [2, 1]\nassert (sort(nums), nums)[1] == [1, 2]",
     "the same twice": "nums = [2, 1]\nboth(nums, [])\nassert nums == [2, 1, 1]",
     "in itself": "a = []\ntie(a)\nassert a[0] is a and len(a) == 1",
     "a copy that is kept": "nums = [3, 1]\nbefore = list(nums)\nsort(nums)\nassert before == [3, 1] and nums != before",
