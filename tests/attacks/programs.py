@@ -12,8 +12,8 @@ from aviato.server.backends.local.rules import LATE_NUMBERS
 from tests.attacks.mutate import CAPABILITIES
 
 CALLS = (
-    *("add_key", "bpf", "chroot", "clone", "clone3", "fallocate", "fanotify_init", "fcntl", "fsopen", "io_setup"),
-    *("io_uring_setup", "setsockopt"),
+    *("add_key", "bpf", "chroot", "clone", "clone3", "close_range", "fallocate", "fanotify_init", "fcntl", "fsopen"),
+    *("getsockopt", "io_setup", "io_uring_setup", "setsockopt"),
     *("ioctl", "ioprio_set", "kcmp", "keyctl", "migrate_pages", "mount", "move_pages"),
     *("open_tree", "perf_event_open", "personality", "prctl"),
     *("pidfd_getfd", "pidfd_open", "prlimit64", "process_vm_readv", "ptrace", "quotactl", "reboot"),
@@ -235,6 +235,68 @@ def _counts() -> dict[str, Attack]:
         "groups of a process": Attack(source=groups.format("1 << 16"), **own),
         "groups of a process, upper half": Attack(source=groups.format("1 << 16 | 1 << 32"), **own),
         "pages in pipes": Attack(family="pages in pipes", source=PAGES_IN_PIPES, refused="ENOSYS"),
+        **_uncounted(),
+        **_own_descriptors(),
+    }
+
+
+def _uncounted() -> dict[str, Attack]:
+    own: dict[str, Any] = {"family": "uncounted memory"}
+    option = "import socket\nsock = socket.socket()\nprint(call('setsockopt', sock.fileno(), {}, {}, {}) == 0)"
+    key = "buffer(struct.pack('=HHI120xBBHI80s', 2, 0, 0x7f000001, 0, 0, 4, 0, b'key!')), 216"
+    keys = {"a key of a socket": (6, 14), "a key of a socket, more": (6, 32), "a newer key of a socket": (6, 38)}
+    one = "buffer(struct.pack('i', 1)), 4"
+    receive = "import socket\nsock = socket.socket()\n"
+    receive += "print(call('getsockopt', sock.fileno(), {}, {}, buffer(bytes(64)), buffer(struct.pack('i', 64))) == 0)"
+    return {
+        "places of futexes": Attack(source="print(call('prctl', 78, 1, 16, 0, 0) == 0)", reaches=True, **own, refused="EINVAL"),
+        "places of futexes, upper half": Attack(
+            source="print(call('prctl', 78 | 1 << 32, 1, 16, 0, 0) == 0)", reaches=True, **own, refused="EINVAL"
+        ),
+        "pages that wait to be sent": Attack(source=option.format(1, 60, one), **own),
+        "pages that wait to be sent, upper half": Attack(source=option.format("1 | 1 << 32", "60 | 1 << 32", one), **own),
+        **{name: Attack(source=option.format(*of, key), reaches=True, **own) for name, of in keys.items()},
+        "pages that have been received": Attack(source=receive.format(6, 35), reaches=True, **own),
+        "pages that have been received, upper half": Attack(
+            source=receive.format("6 | 1 << 32", "35 | 1 << 32"), reaches=True, **own
+        ),
+    }
+
+
+def _own_descriptors() -> dict[str, Attack]:
+    """A thread has a file that no other thread shows."""
+    own: dict[str, Any] = {"family": "descriptors of a thread"}
+    hide = """
+import threading
+def hide():
+    global own, said
+    said = libc.syscall(ctypes.c_long(NUMBERS[{!r}]), *[ctypes.c_ulong(one) for one in {}])
+    if said == 0: own = os.memfd_create("x")
+    else: said = errno.errorcode[ctypes.get_errno()]
+thread = threading.Thread(target=hide)
+thread.start()
+thread.join()
+if said == 0:
+    try: os.fstat(own); said = "seen"
+    except OSError: said = True
+print(said)
+"""
+    born = """
+flags = 0x10000 | 0x100 | 0x800 | 0x200
+stack = ctypes.create_string_buffer(1 << 16)
+run = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 0)
+libc.clone.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+libc.pause.restype = ctypes.c_int
+got = libc.clone(ctypes.cast(libc.pause, ctypes.c_void_p), ctypes.addressof(stack) + 65000 & ~15, flags, None)
+print(True if got > 0 else errno.errorcode[ctypes.get_errno()], flush=True)
+os._exit(0)
+"""
+    return {
+        "descriptors of one's own": Attack(source=hide.format("unshare", "(0x400,)"), **own),
+        "descriptors of one's own from a range on": Attack(
+            source=hide.format("close_range", "(1 << 20, 1 << 21, 2)"), **own, refused="EINVAL"
+        ),
+        "a thread that is born with them": Attack(source=born, **own, refused="EINVAL"),
     }
 
 
@@ -262,6 +324,8 @@ def _sockets() -> dict[str, Attack]:
         "raw socket, version 6": Attack(source=open_one(10, 3 | 0o2000000, 58), steps=CAPABILITIES, **own),
         "packet socket by its old name": Attack(source=open_one(2, 10, 768), steps=CAPABILITIES, reaches=True, **own),
         "packet socket": Attack(source=open_one(17, 3, 768), refused="EAFNOSUPPORT", steps=CAPABILITIES, **own),
+        "multipath": Attack(source=open_one(2, 1, 262), refused="EPROTONOSUPPORT", reaches=True, **own),
+        "multipath, upper half": Attack(source=open_one(2, 1, 262 | 1 << 32), refused="EPROTONOSUPPORT", reaches=True, **own),
         "netlink of the firewall": Attack(source=open_one(16, 3, 12), refused="EPROTONOSUPPORT", reaches=True, **own),
         "netlink of devices": Attack(source=open_one(16, 3, 15), refused="EPROTONOSUPPORT", **own),
     }

@@ -36,13 +36,14 @@ class Rule(NamedTuple):
 
 LATE_NUMBERS = {"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429}
 LATE_NUMBERS |= {"fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435, "pidfd_getfd": 438}
-LATE_NUMBERS |= {"process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443, "open_tree_attr": 467}
+LATE_NUMBERS |= {"close_range": 436, "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443, "open_tree_attr": 467}
 """The same on every architecture; an older libseccomp does not know their names."""
 
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = 1 << 17, 1 << 25, 1 << 26, 1 << 27, 1 << 28, 1 << 29, 1 << 30
 NEWTIME = 1 << 7
 PTRACE_ATTACH, PTRACE_SEIZE = 16, 0x4206
-PR_SCHED_CORE = 62
+PR_SCHED_CORE, PR_FUTEX_HASH = 62, 78
+CLONE_FILES, CLONE_THREAD, CLOSE_RANGE_UNSHARE = 0x400, 0x10000, 2
 PRIO_PROCESS, PRIO_PGRP, PRIO_USER = 0, 1, 2
 IOPRIO_PROCESS, IOPRIO_PGRP, IOPRIO_USER = 1, 2, 3
 UNIX, INET, INET6, NETLINK = 1, 2, 10, 16
@@ -50,10 +51,16 @@ RAW, PACKET, SOCKET_TYPE = 3, 10, 0xF
 NETLINK_ROUTE = 0
 PROTOCOLS = (33, 115, 132, 136)
 """DCCP, L2TP, SCTP, UDP-Lite."""
+FIRST_OF_KERNEL = 256
+"""Protocols that no packet names begin here: SMC, MPTCP. What their sockets hold is told in other ways than that of TCP."""
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 F_SETLEASE, F_SETDELEG = 1024, 1040
 COUNTED = ((41, 32), (1, 26), (1, 51))
 """Levels and names of options of sockets: IPV6_FLOWLABEL_MGR, SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF."""
+UNCOUNTED = ((1, 60), (6, 14), (6, 32), (6, 38))
+"""The same: SO_ZEROCOPY, by which a byte that waits to be sent keeps a page of 2 MiB that is nobody's; TCP_MD5SIG,
+TCP_MD5SIG_EXT, TCP_AO_ADD_KEY, of which each socket may have 128 KiB."""
+TCP, TCP_ZEROCOPY_RECEIVE = 6, 35
 MMAP_PAGE_ZERO, READ_IMPLIES_EXEC = 1 << 20, 1 << 22
 MAKES_ROOM = 0x2 | 0x8 | 0x20
 """Modes of fallocate: into a hole, away, apart. All others take room."""
@@ -129,6 +136,30 @@ def limits_of_groups(family: str) -> list[Rule]:
     return [Rule(family, (call,), where=(Condition(0, which),)) for call, which in groups]
 
 
+def _uncounted() -> list[Rule]:
+    """Memory that no look at processes, files and sockets finds, or finds as somebody else's. The only wall."""
+    family = "uncounted memory"
+    receive = (Condition(1, TCP), Condition(2, TCP_ZEROCOPY_RECEIVE))
+    return [
+        # A quarter of a GiB for each process, at once. An older kernel says the same.
+        Rule(family, ("prctl",), errno.EINVAL, (Condition(0, PR_FUTEX_HASH),)),
+        *(Rule(family, ("setsockopt",), where=(Condition(1, level), Condition(2, name))) for level, name in UNCOUNTED),
+        # What it maps is a file's for who looks at the process.
+        Rule(family, ("getsockopt",), where=receive),
+    ]
+
+
+def _own_descriptors() -> list[Rule]:
+    """Threads of a process with descriptors of their own: the first is looked at, for all of them. The only wall."""
+    family = "descriptors of a thread"
+    return [
+        Rule(family, ("unshare",), where=(_bits(0, CLONE_FILES),)),
+        Rule(family, ("clone",), errno.EINVAL, (_bits(0, CLONE_THREAD, CLONE_THREAD | CLONE_FILES),)),
+        # As before Linux 5.9 with all of its flags.
+        Rule(family, ("close_range",), errno.EINVAL, (_bits(2, CLOSE_RANGE_UNSHARE),)),
+    ]
+
+
 def _sockets() -> list[Rule]:
     """Unix, IPv4, IPv6, and asking for interfaces and addresses. All else is code that few use and the kernel loads late."""
     unknown = errno.EAFNOSUPPORT
@@ -140,6 +171,7 @@ def _sockets() -> list[Rule]:
         Rule("sockets", ("socketpair",), unknown, (Condition(0, UNIX + 1, None),)),
         Rule("sockets", ("socket",), errno.EPROTONOSUPPORT, ask_no_more),
         *(Rule("sockets", ("socket",), errno.EPROTONOSUPPORT, (Condition(2, protocol),)) for protocol in PROTOCOLS),
+        Rule("sockets", ("socket",), errno.EPROTONOSUPPORT, (Condition(2, FIRST_OF_KERNEL, None),)),
         Rule("sockets", ("socket",), where=(_bits(1, PACKET, SOCKET_TYPE),)),
         *(Rule("sockets", ("socket",), where=(Condition(0, family), _bits(1, RAW, SOCKET_TYPE))) for family in (INET, INET6)),
     ]
@@ -204,6 +236,8 @@ RULES: tuple[Rule, ...] = (
     Rule("userfaultfd", ("userfaultfd",)),
     # Who has a core to himself has others wait for it, and it can be had for others by their numbers.
     Rule("core scheduling", ("prctl",), where=(Condition(0, PR_SCHED_CORE),)),
+    *_uncounted(),
+    *_own_descriptors(),
     *_sockets(),
     # Typing into a terminal for someone else, moving a console's text, and line disciplines, which load code.
     *(Rule("terminals", ("ioctl",), where=(Condition(1, request),)) for request in (TIOCSTI, TIOCLINUX, TIOCSETD)),
