@@ -19,6 +19,7 @@ from aviato.rl.cases import TestCase
 from aviato.rl.grading import NOT_STARTED, grader_failed
 from aviato.rl.in_process import test_cases
 from aviato.rl.outcome import Verdict
+from aviato.rl.separation import plainly
 from aviato.rl.without_code import certain_imports, imported_files, stand_ins
 from aviato.values.text import shown
 
@@ -68,7 +69,7 @@ class Blame:
         began = any(case.reason != "not_run" for case in found.cases)
         if began and not suspects and not task.prelude and not _import_files(task):
             return None
-        return await self._of_tests(task, suspects)
+        return await self._of_tests(task, suspects, found.grading_mode)
 
     async def _of_command(self, task: Task, found: Outcome) -> str | None:
         """A program that the image does not have."""
@@ -107,12 +108,13 @@ class Blame:
         why = shown((ran[-1].stderr if ran else result.stderr_bytes).decode(errors="replace").strip()[-MESSAGE_CHARACTERS:])
         return f"{language} does not work in the sandbox's image; not even {recipe.trial!r}: {why}"
 
-    async def _of_tests(self, task: Task, suspects: Sequence[int]) -> str | None:
+    async def _of_tests(self, task: Task, suspects: Sequence[int], mode: str | None) -> str | None:
         """Why the tests, or the prelude, fail without ever asking the code for anything.
 
         Args:
             task: the task.
             suspects: numbers of the cases that may.
+            mode: in which it was graded.
         """
         tests = test_cases(task) if task.kind == "test" else []
         sources = tuple(case.source for case in task.cases if isinstance(case, TestCase))
@@ -134,7 +136,8 @@ class Blame:
             return f"no test can be run in the sandbox: {shown(result.stderr.strip()) or f'returncode {result.returncode}'}"
         if task.prelude and not found[0]["passed"]:
             return with_remedy(f"the prelude fails, whatever the code is: {found[0]['message']}")
-        for said in (str(one["message"]) for one in found if not one["passed"]):
+        is_plain = mode == "separate" and plainly(task) is not None  # What tests import is of no use to any right answer.
+        for said in (str(one["message"]) for one in found if not one["passed"] and not is_plain):
             if LOADING.match(said) and "'solution'" not in said:
                 return with_remedy(f"the tests cannot be loaded, whatever the code is: {said}")
         self._know("tests", key)

@@ -160,9 +160,10 @@ class Answers:
     Args:
         solution: who is asked; its first process has the calls of all cases already.
         asked: how many these are.
+        most_bytes: of an answer that is kept.
     """
 
-    def __init__(self, solution: Solution, asked: int) -> None:
+    def __init__(self, solution: Solution, asked: int, most_bytes: int = LARGEST_ANSWER_BYTES) -> None:
         self._solution = solution
         self._number = 1
         self._asked = asked
@@ -174,6 +175,7 @@ class Answers:
         self._stray = 0
         self._over = False
         self._too_large = False
+        self._most_bytes = most_bytes
         self._changed = asyncio.Event()
         solution.linked_by(self)
 
@@ -191,7 +193,7 @@ class Answers:
                 self._over = True
                 return
             number, size = map(int, words)
-            self._too_large = self._too_large or size > LARGEST_ANSWER_BYTES
+            self._too_large = self._too_large or size > self._most_bytes
             if self._too_large or len(self._data) < end + 1 + size:
                 return
             self._take(number, self._data[end + 1 : end + 1 + size])
@@ -235,11 +237,19 @@ class Answers:
         return self._found.pop(0) if self._found else None
 
 
-async def compared(answers: Answers, cases: tuple[tuple[Statement, ...], ...], names: list[str]) -> list[CaseOutcome]:
+async def compared(
+    answers: Answers, cases: tuple[tuple[Statement, ...], ...], names: list[str], *, no_grader: bool = False
+) -> list[CaseOutcome]:
     """The outcomes of cases; after one that failed the others have another process of the code.
 
+    Args:
+        answers: of the code.
+        cases: what is asserted of them.
+        names: of the cases.
+        no_grader: there is none: what only one could compare is no value.
+
     Raises:
-        NeedsGrader: an answer is, so that all of them are to be run elsewhere.
+        NeedsGrader: an answer is not compared here, so that all of them are to be run elsewhere.
     """
     loop = asyncio.get_running_loop()
     found: list[CaseOutcome] = []
@@ -247,7 +257,7 @@ async def compared(answers: Answers, cases: tuple[tuple[Statement, ...], ...], n
         begin = loop.time()
         error: BaseException | None = None
         for statement in case:
-            given = {_GIVEN.format(number): _value(await answers.next()) for number in range(len(statement.calls))}
+            given = {_GIVEN.format(number): _value(await answers.next(), no_grader) for number in range(len(statement.calls))}
             error = _run(statement.code, given)
             if error is not None:
                 break
@@ -265,7 +275,7 @@ def _run(code: CodeType, given: dict[str, Any]) -> BaseException | None:
     return None
 
 
-def _value(answer: bytes | None) -> Any:
+def _value(answer: bytes | None, no_grader: bool) -> Any:
     """What gives the value of an answer, or raises what came.
 
     Raises:
@@ -283,7 +293,9 @@ def _value(answer: bytes | None) -> Any:
             error = None if told.get("error") is None else error_of(told["error"], {})
             value = None if error is not None else unpack(told["value"], _special)
         except NeedsGrader:
-            raise
+            if not no_grader:
+                raise
+            error = SolutionFailed("the code gave an object where the test has a value")
         except Exception as wrong:
             error = SolutionFailed(f"what came from the solution is no data: {shown(str(wrong))}")
     if isinstance(error, SystemExit):

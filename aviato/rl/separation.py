@@ -15,6 +15,8 @@ from aviato import defaults as checks
 from aviato.calls.exec_call import count
 from aviato.exceptions import AviatoError, SandboxExecutionError, SandboxResourceExhaustedError
 from aviato.grading import driver
+from aviato.grading.blame import LOADING
+from aviato.grading.inside.host import ANSWER_BYTES
 from aviato.grading.link import NO_GRADER, Solution
 from aviato.grading.new_sandboxes import PATIENCE_SECONDS
 from aviato.grading.own_process import seeded_in
@@ -24,7 +26,7 @@ from aviato.rl.code_names import code_names, names_changing, names_of_classes
 from aviato.rl.grading import grader_failed, not_run, outcome, too_late, verdict_of
 from aviato.rl.in_process import case_of_record, test_cases
 from aviato.rl.outcome import Verdict
-from aviato.rl.plain import GONE, Answers, NeedsGrader, compared, plain_cases
+from aviato.rl.plain import GONE, LARGEST_ANSWER_BYTES, Answers, NeedsGrader, compared, plain_cases
 from aviato.values.parsing import parsed
 from aviato.values.text import encode
 
@@ -53,8 +55,7 @@ async def grade_separate(graders: Graders, fresh: Fresh, task: Task, timeout_sec
 
     The tests run in a grader's sandbox. Cases that only compare what calls return need none, see `plain`.
     """
-    sources = tuple(case.source for case in task.tests if isinstance(case, TestCase))
-    cases = None if _has_limits(task) or names_changing(task) else plain_cases(sources, tuple(code_names(task)))
+    cases = plainly(task)
     if cases is not None:
         try:
             async with fresh(task.files or None) as state:
@@ -77,7 +78,17 @@ async def grade_separate(graders: Graders, fresh: Fresh, task: Task, timeout_sec
         if case.reason == "not_separable":
             why = f"{case.name} cannot be graded with grading='separate': {case.message}"
             return grader_failed(why, found.result, attempts)
+    if cases is not None and any(LOADING.search(case.message) for case in found.cases):
+        # What no right answer needs is missing there. It was the answers that led there, and they choose no verdict.
+        async with fresh(task.files or None) as state:
+            return await _compared(state, task, cases, timeout_seconds, attempts, no_grader=True)
     return found
+
+
+def plainly(task: Task) -> tuple[tuple[Statement, ...], ...] | None:
+    """What a task asserts, if all of it is compared without its tests being run anywhere; else None."""
+    sources = tuple(case.source for case in task.tests if isinstance(case, TestCase))
+    return None if _has_limits(task) or names_changing(task) else plain_cases(sources, tuple(code_names(task)))
 
 
 def _has_limits(task: Task) -> bool:
@@ -86,14 +97,20 @@ def _has_limits(task: Task) -> bool:
 
 
 async def _compared(
-    state: SandboxState, task: Task, cases: tuple[tuple[Statement, ...], ...], timeout_seconds: float, attempts: int
+    state: SandboxState,
+    task: Task,
+    cases: tuple[tuple[Statement, ...], ...],
+    timeout_seconds: float,
+    attempts: int,
+    *,
+    no_grader: bool = False,
 ) -> Outcome:
     calls = [call for case in cases for statement in case for call in statement.calls]
     code = encode(task.code or "")
     solution = Solution(state.handle(), ".", code, calls=calls, only=True, timeout_seconds=timeout_seconds)
-    answers = Answers(solution, len(calls))
+    answers = Answers(solution, len(calls), ANSWER_BYTES if no_grader else LARGEST_ANSWER_BYTES)
     async with _running(state, solution) as running:
-        done = tuple(await compared(answers, cases, task.case_names))
+        done = tuple(await compared(answers, cases, task.case_names, no_grader=no_grader))
         solution.calls.end()
         await asyncio.wait({running}, timeout=END_SECONDS)
         if running.done() and (error := running.exception()) is not None:

@@ -209,6 +209,7 @@ def answer_to(request: bytes, spend: Any = len, module: Any = None, in_loop: boo
         in_loop: whether it is of the solution's event loop, of which there is one.
         held: the containers among the arguments of a call that change as they do there; None: none do.
     """
+    ASKED[0] += 1
     message = connection().exchange(request, module) if in_loop or is_alone() else message_of_thread(request, module)
     spend(len(message)) if spend is not len else None
     answer: dict[str, Any] = read(message)
@@ -297,6 +298,8 @@ def refer_chosen(value: Any) -> Any:
 def form_of(value: Any, again: Any, wrong: Any) -> Any:
     if is_object(value):
         return ["h", number_of(value)]
+    if isinstance(value, type) and hasattr(value, "_aviato_ahead"):
+        raise SolutionFailed("the test gives the class of an object that the code gave, and only data can cross")
     if type(value) is Named and "_aviato" in vars(value):
         return ["n", *value._aviato]
     if type(value) is Remote:
@@ -510,6 +513,8 @@ class Crossing:
 
 
 CROSSINGS: list[Crossing] = []
+ASKED = [0]
+"""How often."""
 ANSWERED: list[bool] = []
 """Not empty once the solution has answered anything."""
 
