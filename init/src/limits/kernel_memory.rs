@@ -27,6 +27,8 @@ const WATCH_BYTES: u64 = 256;
 const DESCRIPTORS_A_TURN: usize = 256;
 /// So many times as long as a look took of the processor there is no other.
 const REST: u64 = 4;
+/// What fits into a pipe as it is made.
+const PIPE_BYTES: u64 = 64 << 10;
 const PIECE_BYTES: usize = 64 << 10;
 const THREADS: &[u8] = b"\nThreads:";
 const FILTERS: &[u8] = b"\nSeccomp_filters:";
@@ -320,8 +322,11 @@ fn count(processes: &Processes, path: &str, what: &[u8]) -> io::Result<u64> {
 ///
 /// It is opened to write: who reads meanwhile waits for the end a moment longer. With another reader, who writes to nobody would not be told.
 fn in_pipe(processes: &Processes, path: &str) -> io::Result<u64> {
-    let fd = opened(sys::open_at(processes.directory(), path.as_bytes(), O_WRONLY | O_NONBLOCK, 0))?;
-    Ok(match fd {
+    let found = sys::open_at(processes.directory(), path.as_bytes(), O_WRONLY | O_NONBLOCK, 0);
+    if matches!(&found, Err(error) if sys::number_of(error) == sys::ENXIO) {
+        return Ok(PIPE_BYTES); // Nobody reads, so that nobody writes any more.
+    }
+    Ok(match opened(found)? {
         Some(fd) => (sys::unread_bytes(&fd) * 4096).min(sys::pipe_size(&fd).unwrap_or(0)),
         None => 0,
     })

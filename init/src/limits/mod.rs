@@ -215,6 +215,14 @@ impl Watch {
                     return Ok(self.over(SAMPLE_SECONDS, Some(act)));
                 }
                 if let Some(group) = &mut commands.group {
+                    if group.limit > 0 && self.sockets.bytes > group.limit {
+                        // Groups of version 1 count few of these.
+                        let why = format!(
+                            "aviato: killed: its sockets hold more than the memory limit of {} bytes",
+                            group.limit
+                        );
+                        return Ok(self.over(SAMPLE_SECONDS, Some(Act::KillAll(why))));
+                    }
                     if self.changed {
                         group.look(processes, &self.pids);
                     }

@@ -16,6 +16,13 @@ const FEW: u64 = 8;
 const PIECE_BYTES: usize = 32 << 10;
 /// At most so much is taken to be on its way from a Unix socket that was closed: it was that one's, and nothing tells it.
 const HIDDEN_BYTES: u64 = 1 << 20;
+/// So many that are in no table are not counted: sockets come and go while they are.
+const UNSEEN: u64 = 16;
+/// What one of TCP may keep of what had come before it was reset.
+const RECEIVED_BYTES: u64 = 3 << 20;
+/// What one of UDP may keep that was begun and never sent.
+const BEGUN_BYTES: u64 = 64 << 10;
+const PAGE_BYTES: u64 = 4096;
 /// What a byte takes that was sent by itself.
 const PACKET_BYTES: u64 = 1024;
 const AF_UNIX: u8 = 1;
@@ -49,6 +56,8 @@ pub struct Sockets {
     pub udp_bytes: u64,
     /// Connections that no process has any more.
     pub orphans: u64,
+    /// How many were told of.
+    seen: u64,
     netlink: Option<OwnedFd>,
 }
 
@@ -97,10 +106,11 @@ impl Told<'_> {
         self.attributes.iter().find(|(own, _)| *own == kind).map(|(_, value)| *value)
     }
 
-    /// What it has received, and what it has sent or queued; nothing of a connection of which the kernel keeps no more than its name.
+    /// What it has received, what it has sent or queued, and its options; nothing of a connection of which the kernel keeps no more than
+    /// its name.
     fn held(&self, memory: u16) -> Option<u64> {
         let told = self.attribute(memory).filter(|told| told.len() >= 32)?;
-        Some(word(told, 0) + word(told, 8).max(word(told, 20)))
+        Some(word(told, 0) + word(told, 8).max(word(told, 20)) + word(told, 24) + word(told, 28))
     }
 
     /// What waits for a Unix socket, or for who would accept a connection, and came from one that is closed.
@@ -163,10 +173,9 @@ impl Sockets {
     pub fn look(&mut self, processes: &Processes) {
         let netlink = self.netlink.take();
         *self = Sockets::new(netlink);
-        let count = processes.text("self/net/sockstat").unwrap_or_default();
-        let count =
-            count.split(|byte| *byte == b' ').nth(2).and_then(|word| parsed(word.split(|byte| *byte == b'\n').next()?));
-        if self.netlink.is_none() || count.unwrap_or(0) <= FEW {
+        let counts = processes.text("self/net/sockstat").unwrap_or_default();
+        let count = number_in(&counts, b"sockets:", b"used");
+        if self.netlink.is_none() || count <= FEW {
             return;
         }
         self.dump(AF_UNIX, 0);
@@ -175,7 +184,17 @@ impl Sockets {
                 self.dump(family, protocol);
             }
         }
-        self.bytes += asked_for_routes(processes);
+        let (asking, bytes) = asked_for_routes(processes);
+        self.bytes += bytes;
+        self.add_unseen(&counts, count.saturating_sub(self.seen + asking + UNSEEN));
+    }
+
+    /// Of what is in no table any more the kernel tells how many there are, and what TCP holds on the whole machine.
+    fn add_unseen(&mut self, counts: &[u8], unseen: u64) {
+        let elsewhere = (number_in(counts, b"TCP:", b"mem") * PAGE_BYTES).saturating_sub(self.tcp_bytes);
+        let received = elsewhere.min(unseen * RECEIVED_BYTES);
+        self.tcp_bytes += received;
+        self.bytes += received + unseen * BEGUN_BYTES;
     }
 
     fn dump(&mut self, family: u8, protocol: u8) {
@@ -189,6 +208,7 @@ impl Sockets {
             while let Ok(count @ 1..) = sys::read_some(&netlink, &mut piece) {
                 let more = read_piece(&piece[..count], skipped, |told| {
                     let held = told.held(memory);
+                    self.seen += u64::from(held.is_some());
                     let hidden = if family == AF_UNIX { told.hidden() } else { 0 };
                     let bytes = held.unwrap_or(0) + hidden;
                     self.bytes += bytes;
@@ -210,13 +230,21 @@ impl Sockets {
     }
 }
 
-/// What netlink's own sockets hold: of those the kernel tells in a table.
-fn asked_for_routes(processes: &Processes) -> u64 {
+/// A number of a line of `sockstat`.
+fn number_in(text: &[u8], line: &[u8], name: &[u8]) -> u64 {
+    let line = text.split(|byte| *byte == b'\n').find(|own| own.starts_with(line)).unwrap_or(b"");
+    let mut words = line.split(|byte| *byte == b' ').skip_while(|word| *word != name);
+    words.nth(1).and_then(parsed).unwrap_or(0)
+}
+
+/// How many of netlink's own sockets there are, and what they hold: of those the kernel tells in a table.
+fn asked_for_routes(processes: &Processes) -> (u64, u64) {
     let text = whole(processes, b"self/net/netlink");
     let fields = |line: &[u8]| -> u64 {
         line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).skip(4).take(2).filter_map(parsed).sum()
     };
-    text.split(|byte| *byte == b'\n').skip(1).map(fields).sum()
+    let lines = || text.split(|byte| *byte == b'\n').skip(1).filter(|line| !line.is_empty());
+    (lines().count() as u64, lines().map(fields).sum())
 }
 
 /// A file of /proc of any length, as far as it can be read.
@@ -234,6 +262,14 @@ fn whole(processes: &Processes, path: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_sockets() {
+        let text = b"sockets: used 12\nTCP: inuse 3 orphan 0 tw 1 alloc 5 mem 70\nUDP: inuse 1 mem 4\n";
+        assert_eq!(number_in(text, b"sockets:", b"used"), 12);
+        assert_eq!((number_in(text, b"TCP:", b"mem"), number_in(text, b"UDP:", b"mem")), (70, 4));
+        assert_eq!((number_in(text, b"RAW:", b"mem"), number_in(b"", b"TCP:", b"mem")), (0, 0));
+    }
 
     #[test]
     fn a_long_table_is_read_whole() {

@@ -388,6 +388,80 @@ for _name, _source in SOCKETS.items():
                 return bool(result.stdout == "True\n")
 
 
+UNSEEN = area.defence(
+    "sockets that are in no table count as memory",
+    patches=(
+        Patch(
+            "init/src/limits/sockets.rs",
+            "        self.add_unseen(&counts, count.saturating_sub(self.seen + asking + UNSEEN));\n",
+            "        let _ = (Sockets::add_unseen, asking);\n",
+        ),
+    ),
+)
+RESET = """
+import array, fcntl, socket, struct, termios, time
+listener = socket.create_server(("127.0.0.1", 0))
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 30)
+kept, total, come = [], 0, array.array("i", [0])
+while total < 120 << 20 and len(kept) < 900:  # What had come before its sender reset a connection is kept.
+    sender, own = socket.create_connection(listener.getsockname()), listener.accept()[0]
+    kept.append(own)
+    sender.setblocking(False)
+    try:
+        while True: sender.send(bytes(32768))
+    except BlockingIOError: pass
+    fcntl.ioctl(own.fileno(), termios.FIONREAD, come)
+    total += come[0]
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sender.close()
+time.sleep(1.5)
+print(total >= 120 << 20)
+"""
+BEGUN = """
+import socket, time
+kept = []
+libc.connect.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int]
+for number in range(4):  # A datagram that is begun and never sent, of a socket that is connected to nothing.
+    if os.fork() == 0:
+        for _ in range(900):
+            own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            own.connect(("127.0.0.1", 9))
+            own.send(bytes(60000), 0x8000)
+            libc.connect(own.fileno(), bytes(16), 16)
+            kept.append(own)
+        time.sleep(6)
+        os._exit(0)
+time.sleep(4.5)
+print(True)
+"""
+for _name, _source in {"connections that were reset": RESET, "datagrams that are never sent": BEGUN}.items():
+
+    @area.attack(f"memory bomb of {_name}", UNSEEN)
+    async def unseen(arena: Arena, source: str = _source) -> bool:
+        with mock.patch.object(arena.backend, "_facts", replace(arena.backend._facts, groups=())):
+            async with arena.box(limits={"memory": 80 * MIB}) as box:
+                result = await box.python(PRELUDE + source)
+                return bool(result.stdout == "True\n")
+
+
+IN_GROUPS = area.defence(
+    "groups that do not count sockets are not alone",
+    patches=(Patch(LIMITS, "if group.limit > 0 && self.sockets.bytes > group.limit {", "if false {"),),
+)
+
+
+def ungrouped(backend: Any) -> str | None:
+    """For `impossible`: nobody keeps the memory but process 1."""
+    return None if backend._facts.groups else "there are no control groups to use here"
+
+
+@area.attack("memory bomb of datagrams beside a control group", IN_GROUPS, impossible=ungrouped)
+async def beside_a_group(arena: Arena) -> bool:
+    async with arena.box(limits={"memory": 80 * MIB}) as box:
+        result = await box.python(PRELUDE + BEGUN)
+        return bool(result.stdout == "True\n")
+
+
 KERNEL = area.defence(
     "what the kernel holds for processes counts as memory",
     patches=(
@@ -464,7 +538,7 @@ async def takes_memory(arena: Arena, memory: int, source: str, *arguments: str) 
 
 for _name, _source in HELD_BY_THE_KERNEL.items():
 
-    @area.attack(f"memory bomb of {_name}", KERNEL)
+    @area.attack(f"memory bomb of {_name}", KERNEL, *([UNSEEN] if _name == "sockets" else []))
     async def kernel_memory(arena: Arena, source: str = _source) -> bool:
         return await takes_memory(arena, 40 * MIB if "pipe" in source else 80 * MIB, source)
 

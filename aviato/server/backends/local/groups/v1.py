@@ -63,6 +63,7 @@ def settings(
     files = [
         ("memory.limit_in_bytes", str(memory_bytes), True),
         ("memory.memsw.limit_in_bytes", str(memory_bytes), False),
+        ("memory.kmem.tcp.limit_in_bytes", str(memory_bytes), False),  # What its connections hold is counted by itself.
     ]
     made = [_group("memory", groups, name, files)]
     if "cpu" in groups and (cpu is not None or cpu_request is not None):
