@@ -361,6 +361,9 @@ class Walk:
             self.names.runs_itself = True
             return True
         falls = [self.body(node.body, inner), self.body(node.orelse, inner)]
+        if any(isinstance(branch[-1], ast.If) and self._fails_anyhow(branch) for branch in (node.body, node.orelse) if branch):
+            # What right code comes to is this condition, and none of those behind it.
+            self.found.checks.append(Check(not place.in_handler, place.certain, Mark(node.test, "around")))
         return any(falls)
 
     def _while(self, node: ast.While, place: Place) -> bool:
@@ -497,6 +500,15 @@ class Walk:
                 if terms.catches(handler, error) and not any(self._is_failing(part) for part in handler.body):
                     return True
         return False
+
+    def _fails_anyhow(self, body: list[ast.stmt]) -> bool:
+        """Whether whoever comes to it has failed, whatever else is asked there."""
+        last = body[-1] if body else None
+        if isinstance(last, ast.If):
+            return self._fails_anyhow(last.body) and self._fails_anyhow(last.orelse)
+        if isinstance(last, ast.Assert):
+            return terms.truth(last.test) is False
+        return last is not None and self._is_failing(last)
 
     def _is_failing(self, node: ast.stmt) -> bool:
         return self._is_failure(node.value if isinstance(node, ast.Expr) else node)

@@ -1094,11 +1094,21 @@ fn make_whole_path(path: &[u8]) -> io::Result<()> {
 fn of_account(variable: &(Vec<u8>, Vec<u8>), account: Option<&Account>) -> (Vec<u8>, Vec<u8>) {
     let (name, value) = variable;
     let own = account.and_then(|account| match (&name[..], &value[..]) {
-        (b"HOME", b"/root") => Some(&account.home),
-        (b"USER" | b"LOGNAME", b"root") => Some(&account.name),
+        (b"HOME", b"/root") => Some(account.home.clone()),
+        (b"USER" | b"LOGNAME", b"root") => Some(account.name.clone()),
+        // Whoever looks for a program where he may not look is told that he may not have it, and not that there is none.
+        (b"PATH", path) => Some(path_of_account(path, &account.home)),
         _ => None,
     });
-    (name.clone(), own.unwrap_or(value).clone())
+    (name.clone(), own.unwrap_or_else(|| value.clone()))
+}
+
+fn path_of_account(path: &[u8], home: &[u8]) -> Vec<u8> {
+    let own = path.split(|byte| *byte == b':').map(|part| match part.strip_prefix(b"/root/") {
+        Some(below) => [home, b"/", below].concat(),
+        None => part.to_vec(),
+    });
+    own.collect::<Vec<_>>().join(&b':')
 }
 
 pub fn path_of(working_dir: &[u8], path: &[u8]) -> Vec<u8> {
@@ -1106,4 +1116,15 @@ pub fn path_of(working_dir: &[u8], path: &[u8]) -> Vec<u8> {
         return working_dir.to_vec();
     }
     paths::join(working_dir, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whose_programs_are_looked_for() {
+        assert_eq!(path_of_account(b"/bin:/root/.local/bin", b"/home/bob"), b"/bin:/home/bob/.local/bin");
+        assert_eq!(path_of_account(b"/root:/rooted/bin:", b"/home/bob"), b"/root:/rooted/bin:");
+    }
 }

@@ -129,6 +129,17 @@ def as_bob(command: str) -> str:
 
 ROWS = [
     Row(
+        "port 80, as root and as another user",
+        "python3 -c 'import socket; s = socket.create_server((\"\", 80)); print(s.getsockname()[1])'; "
+        "setpriv --reuid 65534 --clear-groups python3 -c "
+        "'import socket; s = socket.create_server((\"\", 443)); print(s.getsockname()[1])'",
+        "80\n443",
+        ("setpriv",),
+        users=True,
+        differs={"landlock": None},
+        guide=NO_ROOT,
+    ),
+    Row(
         "PostgreSQL",
         POSTGRES % (AS_ANOTHER | {"then": QUERIES}),
         "500500",

@@ -173,6 +173,7 @@ ROWS = [
         guide=NO_ROOT,
     ),
     Row("the time zone", "date +%Z", "UTC"),
+    Row("the shell of root", "getent passwd root | cut -d: -f7; su -c 'echo $0'", "/bin/bash\nbash", users=True),
     Row("who one is", "whoami; getent passwd root | cut -d: -f1,3", "root\nroot:0", differs={"landlock": ".*"}, guide=NO_ROOT),
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+import textwrap
 import zlib
 from dataclasses import replace
 from types import SimpleNamespace
@@ -269,7 +270,10 @@ def test_a_function_goes_behind_its_prompt_and_a_body_into_it() -> None:
     assert completed(prompt, prompt, "def area(r):\n    return 0", "area") == prompt + "def area(r):\n    return 0"
     future = "from __future__ import division\n"
     assert completed(prompt, prompt, f"{future}area = abs", "area") == f"{future}{prompt}area = abs"
-    assert as_body("for a in b:\n    pass") == "    for a in b:\n    pass"
+    compound = "    for a in b:\n        if a:\n            return a"
+    assert as_body(compound) == as_body(compound.strip()) == as_body(textwrap.dedent(compound)) == compound
+    assert as_body("for a in b:\n  if a:\n    return a") == "    for a in b:\n      if a:\n        return a"
+    assert as_body("with a:\n\tpass") == "    with a:\n    \tpass"
     found = {code: defines(code, "f") for code in ("def f(): 0", "async def f(): 0", "class f: 0", "f = 1", "f: int = 1")}
     assert all(found.values())
     for code in ("def ff(): 0", "    def f(): 0", "f == 1", "# def f(): 0", "x = f = 1", "f(1)"):

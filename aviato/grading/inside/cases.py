@@ -69,6 +69,22 @@ def prepared(payload: dict[str, Any]) -> int:
     return first
 
 
+CONFIGURES = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "conftest.py")
+CONFIGURES_BY_VARIABLE = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
+
+
+def configuration_of_tests() -> dict[str, Any]:
+    """What tells pytest which tests there are, and what becomes of them: before the code, which would say so too."""
+    found: dict[str, Any] = {name: os.environ.get(name) for name in CONFIGURES_BY_VARIABLE}
+    for name in CONFIGURES:
+        try:
+            with open(name, "rb") as file:
+                found[name] = file.read()
+        except OSError:
+            pass
+    return found
+
+
 def run(payload: dict[str, Any], first: int) -> None:
     # Taken before anything foreign runs: what it does to these names later changes nothing here.
     write, read, leave, frames, wait, size = os.write, os.read, os._exit, sys._current_frames, os.waitpid, len
@@ -82,6 +98,7 @@ def run(payload: dict[str, Any], first: int) -> None:
     be_started_as(FILE)
 
     waiting, state, depth = b"", surroundings(), sys.getrecursionlimit()
+    configured = configuration_of_tests() if any(case.get("collect") for case in cases) else {}
     set_limit = count_from_the_code(OWN_FRAMES)
 
     def record(body: bytes) -> None:
@@ -137,7 +154,7 @@ def run(payload: dict[str, Any], first: int) -> None:
                         raise
                 if case["collect"]:
                     exec_(compile_(payload["collect"], "aviato_collect", "exec", 0, True), tests)
-                    tests["collect"](case["collect"], namespace, before, case["left_out"])
+                    tests["collect"](case["collect"], namespace, before, case["left_out"], configured)
                 if case["counts"] and not checks.reached:
                     body = failure(b"failed", "not_checked", "no assertion was reached")
                 elif crossing is not None and not crossing.calls():

@@ -30,7 +30,11 @@ class NothingPassed(Exception):
 
 
 def collect(
-    kind: str, namespace: dict[str, Any], before: Mapping[str, Any], already_run: Collection[str] = ()
+    kind: str,
+    namespace: dict[str, Any],
+    before: Mapping[str, Any],
+    already_run: Collection[str] = (),
+    configured: Mapping[str, Any] | None = None,
 ) -> list[dict[str, str]]:
     """Run the tests that a test source has put into its module.
 
@@ -39,6 +43,7 @@ def collect(
         namespace: of the module, in which the source has run.
         before: a copy of the namespace from before that: what is still the same object is the code's.
         already_run: names of tests that the source ran itself.
+        configured: the files and variables that configure pytest, with what is in them: others count for nothing. None: all do.
 
     Returns:
         For each test its `name`, `status` (`passed`, `failed`, `error`, `skipped`, `xfailed`, `xpassed`) and `message`.
@@ -55,7 +60,7 @@ def collect(
     module = str(namespace.get("__name__", "solution"))
     if any(needs_pytest(value) for value in tests.values()) or (tests and has_fixtures(own)):
         rest = {name: value for name, value in own.items() if name in tests or not is_collected("pytest", name, value)}
-        run_by_pytest(module, rest, ran)
+        run_by_pytest(module, rest, ran, configured)
     else:
         run_plainly(module, own, tests, ran)
     return ran.close()
@@ -327,7 +332,9 @@ def run_by_unittest(owners: list[Any], ran: Ran) -> None:
             ran.add(label(test), status or "error", text_of(error), error)
 
     result = Result()
-    unittest.TestSuite(map(unittest.defaultTestLoader.loadTestsFromTestCase, owners)).run(result)
+    loader = unittest.TestLoader()  # The usual one is everybody's, and may have been told to find less.
+    loader.testMethodPrefix, loader.testNamePatterns = "test", None
+    unittest.TestSuite(map(loader.loadTestsFromTestCase, owners)).run(result)
     if result.escaped is not None:
         raise result.escaped
 
@@ -335,7 +342,30 @@ def run_by_unittest(owners: list[Any], ran: Ran) -> None:
 # With pytest
 
 
-def run_by_pytest(name: str, own: Mapping[str, Any], ran: Ran) -> None:
+def arguments_for(configured: Mapping[str, Any]) -> list[str]:
+    """Have pytest hear of no file that says something else now than it did, and of no such variable."""
+    changed = set()
+    for name in (*FILES_OF_SETTINGS, "conftest.py"):
+        try:
+            with open(name, "rb") as file:
+                if file.read() != configured.get(name):
+                    changed.add(name)
+        except OSError:
+            pass
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+        os.environ.pop(name, None)
+        if configured.get(name) is not None:
+            os.environ[name] = configured[name]
+    kept = [name for name in FILES_OF_SETTINGS if name in configured and name not in changed]
+    # Else directories above are looked through, too.
+    settings = [] if kept and changed <= {"conftest.py"} else ["-c", kept[0] if kept else os.devnull]
+    return [*settings, *(["--noconftest"] if "conftest.py" in changed else [])]
+
+
+FILES_OF_SETTINGS = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+
+
+def run_by_pytest(name: str, own: Mapping[str, Any], ran: Ran, configured: Mapping[str, Any] | None = None) -> None:
     """Have pytest run a module that is there already."""
     try:
         import pytest
@@ -351,6 +381,7 @@ def run_by_pytest(name: str, own: Mapping[str, Any], ran: Ran) -> None:
     try:
         # Its own configuration and conftest.py count if they lie in the working directory.
         arguments = [path, "-q", "-p", "no:cacheprovider", "--rootdir", os.getcwd()]
+        arguments += [] if configured is None else arguments_for(configured)
         code = int(pytest.main(arguments, plugins=[plugin]))
     finally:
         os.remove(path)

@@ -67,12 +67,18 @@ def defines(code: str, name: str) -> bool:
     return re.search(rf"^(?:(?:async[ \t]+)?def|class)[ \t]+{word}\b|^{word}[ \t]*(?::[^=\n]*)?=(?!=)", code, re.M) is not None
 
 
+def _margin(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
+
 def as_body(code: str) -> str:
     """The body of a function, whose indentation may have been lost with the blank space around the code."""
     rest = [line for line in code.split("\n")[1:] if line.strip()]
     if code[:1].isspace():
         return code
-    if all(line[:1].isspace() for line in rest):
+    opens = code.split("\n", 1)[0].rstrip().endswith(":")
+    is_within = opens and bool(rest) and len(_margin(rest[0]).replace("\t", _STEP)) <= len(_STEP)
+    if all(line[:1].isspace() for line in rest) and not is_within:
         return _STEP + code
     return "\n".join(_STEP + line if line.strip() else line for line in code.split("\n"))
 

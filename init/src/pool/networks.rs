@@ -26,6 +26,7 @@ const LONGEST_REST_NANOSECONDS: u64 = 1_000_000_000;
 /// Where nobody asks for sandboxes none is held: each is some hundred KiB of the kernel's.
 const KEPT_NANOSECONDS: u64 = 5_000_000_000;
 /// For IPv4 the kernel keeps the ways that it found, and tells by netlink alone since when: with this all become invalid.
+const FIRST_PORT: &[u8] = b"/proc/sys/net/ipv4/ip_unprivileged_port_start";
 const ROUTES: &[u8] = b"/proc/sys/net/ipv4/route/flush";
 /// Whether a socket of anybody's lives: its other lines count for the whole machine.
 const SOCKETS_USED: &[u8] = b"/proc/self/net/sockstat";
@@ -119,6 +120,16 @@ fn see() -> io::Result<Vec<u8>> {
     Ok(seen)
 }
 
+/// Makes a new one what programs expect: with a loopback that is up, and no port that is root's alone.
+pub fn furnish() -> io::Result<()> {
+    sys::raise_loopback()?;
+    // Where this cannot be set, ports below 1024 stay who has the capability's, who is nobody.
+    if let Ok(first) = sys::open_at(AT_FDCWD, FIRST_PORT, O_WRONLY, 0) {
+        drop(sys::write_some(&first, b"0"));
+    }
+    Ok(())
+}
+
 fn here() -> io::Result<OwnedFd> {
     sys::open_at(AT_FDCWD, b"/proc/self/ns/net", O_RDONLY, 0)
 }
@@ -126,7 +137,7 @@ fn here() -> io::Result<OwnedFd> {
 /// Is in a new one.
 fn enter_new() -> io::Result<Network> {
     sys::leave_for_new(sys::CLONE_NEWNET)?;
-    sys::raise_loopback()?;
+    furnish()?;
     Ok(Network { fd: here()?, ended: 0 })
 }
 

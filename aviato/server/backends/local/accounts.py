@@ -39,10 +39,15 @@ PRIVATE = ("/etc/shadow", "/etc/gshadow")
 """Files that only root reads."""
 
 
-def files() -> list[tuple[str, str]]:
-    """Paths in /etc with contents. No account has a password."""
+def files(*, has_bash: bool) -> list[tuple[str, str]]:
+    """Paths in /etc with contents. No account has a password.
+
+    Args:
+        has_bash: whether there is a /bin/bash, which is root's shell then.
+    """
+    users = "".join(f"{name}:x:{uid}:{gid}:{name}:{home}:{shell}\n" for name, uid, gid, home, shell in _USERS)
     return [
-        ("/etc/passwd", "".join(f"{name}:x:{uid}:{gid}:{name}:{home}:{shell}\n" for name, uid, gid, home, shell in _USERS)),
+        ("/etc/passwd", users.replace("/root:/bin/sh", "/root:/bin/bash") if has_bash else users),
         ("/etc/group", "".join(f"{name}:x:{gid}:\n" for name, gid in _GROUPS)),
         ("/etc/shadow", "".join(f"{name}:*:20000:0:99999:7:::\n" for name, *_ in _USERS)),
         ("/etc/gshadow", "".join(f"{name}:*::\n" for name, _ in _GROUPS)),

@@ -63,6 +63,7 @@ def gather(*, grouped: bool = True) -> HostFacts:
         records=tuple(path for path in RECORDS if os.path.isfile(path)),
         proc=frozenset(names),
         proc_writable=frozenset(name for name in names if name not in PROC_READ_ONLY and _is_writable(f"/proc/{name}")),
+        has_bash=os.access("/bin/bash", os.X_OK),
         utc=next((zone for zone in zones if os.path.isfile(zone)), None),
         open_files=LIMIT_OPEN_FILES if hard == resource.RLIM_INFINITY else min(LIMIT_OPEN_FILES, hard // OPEN_FILES_SHARE),
         file_bytes=min(LIMIT_FILE_BYTES, _hard(resource.RLIMIT_FSIZE) or LIMIT_FILE_BYTES),

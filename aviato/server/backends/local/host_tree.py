@@ -89,7 +89,7 @@ def base_root(
     directories += [(path, 0o755) for path in hardware.directories(facts.hardware)]
     directories += [(os.path.dirname(seen.GROUPS), 0o755), (seen.GROUPS, 0o755)]
     links = [*((f"/{name}", target) for name, target in facts.links), ("/var/run", "/run")]
-    files = [*etc_files(), *facts.hardware]
+    files = [*etc_files(has_bash=facts.has_bash), *facts.hardware]
     if proxy_port is not None:
         files += way_out.jvm_settings(facts.jvm_networks, proxy_port)
         directories += [(os.path.dirname(path), 0o755) for path, _ in facts.jvm_networks]
@@ -209,10 +209,14 @@ def hosts(hostname: str) -> str:
     return f"127.0.0.1 localhost localhost.localdomain\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 {hostname}\n"
 
 
-def etc_files() -> list[tuple[str, str]]:
-    """What programs look up in /etc, beside `hosts`."""
+def etc_files(*, has_bash: bool) -> list[tuple[str, str]]:
+    """What programs look up in /etc, beside `hosts`.
+
+    Args:
+        has_bash: see `accounts.files`.
+    """
     return [
-        *accounts.files(),
+        *accounts.files(has_bash=has_bash),
         ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
         ("/etc/resolv.conf", ""),
     ]

@@ -98,6 +98,7 @@ class HostFacts:
         proc: names in /proc.
         proc_writable: those of them that somebody can write to, or that hold what somebody can.
         strange_tools: by the executable of an interpreter, the names of tools that mean another one's, see `facts.strangers`.
+        has_bash: whether there is a /bin/bash.
         utc: the time zone file that /etc/localtime will mean, or None.
         open_files: the hard limit of open files.
         file_bytes: the largest file that somebody may write: the server's own hard limit, where that is less than ours.
@@ -124,6 +125,7 @@ class HostFacts:
     proc: frozenset[str] = frozenset()
     proc_writable: frozenset[str] = frozenset()
     strange_tools: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    has_bash: bool = False
     utc: str | None = "/usr/share/zoneinfo/Etc/UTC"
     open_files: int = bounds.LIMIT_OPEN_FILES
     file_bytes: int = bounds.LIMIT_FILE_BYTES
