@@ -136,7 +136,9 @@ class Blame:
             return f"no test can be run in the sandbox: {shown(result.stderr.strip()) or f'returncode {result.returncode}'}"
         if task.prelude and not found[0]["passed"]:
             return with_remedy(f"the prelude fails, whatever the code is: {found[0]['message']}")
-        is_plain = mode == "separate" and plainly(task) is not None  # What tests import is of no use to any right answer.
+        is_plain = (
+            task.kind == "test" and mode == "separate" and plainly(task) is not None
+        )  # What tests import is of no use to any right answer.
         for said in (str(one["message"]) for one in found if not one["passed"] and not is_plain):
             if LOADING.match(said) and "'solution'" not in said:
                 return with_remedy(f"the tests cannot be loaded, whatever the code is: {said}")

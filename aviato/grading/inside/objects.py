@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aviato.grading.inside.kinds import SLOTS, taken
     from aviato.grading.inside.packing import pack, refused, unpack
     from aviato.grading.inside.raised import SolutionFailed, shown
-    from aviato.grading.inside.standin import Remote, answer_to, connection, refer_chosen, value_of
+    from aviato.grading.inside.standin import TIMES_ASKED, Remote, answer_to, connection, refer_chosen, value_of
 
 MOST_AHEAD = 512
 ONE_BY_ONE = 8
@@ -57,7 +57,7 @@ SINCE = [0]
 DATA_OF: dict[int, Any] = {}
 """What objects have said to be, by their numbers: they say it once, as long as nothing else is asked."""
 DATA_AT = [0]
-"""What `ASKED` was then."""
+"""What `TIMES_ASKED` was then."""
 """Which process of the solution it is."""
 ASKED = [0]
 """Uses other than of iterators: what is taken ahead between them would not see what they change."""
@@ -242,13 +242,13 @@ def data_of(self: Any) -> Any:
     """
     if not object.__getattribute__(self, "_aviato")[2]:
         raise SolutionFailed("the code gave an object of %s where the test has a value" % type(self).__name__)
-    number, asked = number_of(self), ASKED[0]
+    number, asked = number_of(self), TIMES_ASKED[0]
     if DATA_AT[0] != asked:
         DATA_OF.clear()
         DATA_AT[0] = asked
     if number not in DATA_OF:
         DATA_OF[number] = ask(self, "data")
-        ASKED[0] = asked
+        TIMES_ASKED[0] = asked
     found = DATA_OF[number]
     # A range may be of any length here, where it is compared and not looked through.
     return range(*found) if type(self)._aviato_base == "range" and type(found) is tuple else found

@@ -209,7 +209,7 @@ def answer_to(request: bytes, spend: Any = len, module: Any = None, in_loop: boo
         in_loop: whether it is of the solution's event loop, of which there is one.
         held: the containers among the arguments of a call that change as they do there; None: none do.
     """
-    ASKED[0] += 1
+    TIMES_ASKED[0] += 1
     message = connection().exchange(request, module) if in_loop or is_alone() else message_of_thread(request, module)
     spend(len(message)) if spend is not len else None
     answer: dict[str, Any] = read(message)
@@ -513,7 +513,7 @@ class Crossing:
 
 
 CROSSINGS: list[Crossing] = []
-ASKED = [0]
+TIMES_ASKED = [0]
 """How often."""
 ANSWERED: list[bool] = []
 """Not empty once the solution has answered anything."""
