@@ -171,7 +171,10 @@ def _sockets() -> list[Rule]:
         Rule("sockets", ("socketpair",), unknown, (Condition(0, UNIX + 1, None),)),
         Rule("sockets", ("socket",), errno.EPROTONOSUPPORT, ask_no_more),
         *(Rule("sockets", ("socket",), errno.EPROTONOSUPPORT, (Condition(2, protocol),)) for protocol in PROTOCOLS),
-        Rule("sockets", ("socket",), errno.EPROTONOSUPPORT, (Condition(2, FIRST_OF_KERNEL, None),)),
+        *(
+            Rule("sockets", ("socket",), errno.EPROTONOSUPPORT, (Condition(0, family), Condition(2, FIRST_OF_KERNEL, None)))
+            for family in (INET, INET6)
+        ),
         Rule("sockets", ("socket",), where=(_bits(1, PACKET, SOCKET_TYPE),)),
         *(Rule("sockets", ("socket",), where=(Condition(0, family), _bits(1, RAW, SOCKET_TYPE))) for family in (INET, INET6)),
     ]
