@@ -290,7 +290,7 @@ impl Confinement {
                 })
             }
             b"loopback" if self.network_is_up => Ok(()),
-            b"loopback" => crate::pool::networks::furnish(),
+            b"loopback" => sys::raise_loopback(),
             b"watch_sockets" => {
                 let fd = sys::open_diagnosis()?;
                 self.keep(b"sockets", fd);

@@ -121,9 +121,9 @@ fn see() -> io::Result<Vec<u8>> {
 }
 
 /// Makes a new one what programs expect: with a loopback that is up, and no port that is root's alone.
-pub fn furnish() -> io::Result<()> {
+fn furnish() -> io::Result<()> {
     sys::raise_loopback()?;
-    // Where this cannot be set, ports below 1024 stay who has the capability's, who is nobody.
+    // The plan's `kernel_counts` says the same of one that belongs to its sandbox. Elsewhere ports below 1024 stay nobody's.
     if let Ok(first) = sys::open_at(AT_FDCWD, FIRST_PORT, O_WRONLY, 0) {
         drop(sys::write_some(&first, b"0"));
     }

@@ -512,6 +512,7 @@ def _kernel_counts(options: PlanOptions) -> tuple[tuple[str, str], ...]:
         ("kernel/shmmni", "256"),
         ("kernel/sem", "250 4096 32 128"),
         ("kernel/msgmni", "64"),
+        ("net/ipv4/ip_unprivileged_port_start", "0"),  # No port is for root alone, who has no capability for them either.
     )
 
 
