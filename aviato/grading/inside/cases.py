@@ -69,14 +69,10 @@ def prepared(payload: dict[str, Any]) -> int:
     return first
 
 
-CONFIGURES = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "conftest.py")
-CONFIGURES_BY_VARIABLE = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
-
-
 def configuration_of_tests() -> dict[str, Any]:
-    """What tells pytest which tests there are, and what becomes of them: before the code, which would say so too."""
-    found: dict[str, Any] = {name: os.environ.get(name) for name in CONFIGURES_BY_VARIABLE}
-    for name in CONFIGURES:
+    """What tells pytest which tests there are, and what becomes of them: variables, and files as they go before others."""
+    found: dict[str, Any] = {name: os.environ.get(name) for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")}
+    for name in ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "conftest.py"):
         try:
             with open(name, "rb") as file:
                 found[name] = file.read()
@@ -98,7 +94,8 @@ def run(payload: dict[str, Any], first: int) -> None:
     be_started_as(FILE)
 
     waiting, state, depth = b"", surroundings(), sys.getrecursionlimit()
-    configured = configuration_of_tests() if any(case.get("collect") for case in cases) else {}
+    configuration = configuration_of_tests
+    configured = configuration() if any(case.get("collect") for case in cases) else {}
     set_limit = count_from_the_code(OWN_FRAMES)
 
     def record(body: bytes) -> None:
@@ -154,7 +151,7 @@ def run(payload: dict[str, Any], first: int) -> None:
                         raise
                 if case["collect"]:
                     exec_(compile_(payload["collect"], "aviato_collect", "exec", 0, True), tests)
-                    tests["collect"](case["collect"], namespace, before, case["left_out"], configured)
+                    tests["collect"](case["collect"], namespace, before, case["left_out"], (configured, configuration()))
                 if case["counts"] and not checks.reached:
                     body = failure(b"failed", "not_checked", "no assertion was reached")
                 elif crossing is not None and not crossing.calls():

@@ -34,7 +34,7 @@ def collect(
     namespace: dict[str, Any],
     before: Mapping[str, Any],
     already_run: Collection[str] = (),
-    configured: Mapping[str, Any] | None = None,
+    configured: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None,
 ) -> list[dict[str, str]]:
     """Run the tests that a test source has put into its module.
 
@@ -43,7 +43,8 @@ def collect(
         namespace: of the module, in which the source has run.
         before: a copy of the namespace from before that: what is still the same object is the code's.
         already_run: names of tests that the source ran itself.
-        configured: the files and variables that configure pytest, with what is in them: others count for nothing. None: all do.
+        configured: the files and variables that configure pytest, with what is in them, before the code ran and now: what the
+            code has changed counts for nothing. None: all of it counts.
 
     Returns:
         For each test its `name`, `status` (`passed`, `failed`, `error`, `skipped`, `xfailed`, `xpassed`) and `message`.
@@ -342,30 +343,23 @@ def run_by_unittest(owners: list[Any], ran: Ran) -> None:
 # With pytest
 
 
-def arguments_for(configured: Mapping[str, Any]) -> list[str]:
+def arguments_for(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Have pytest hear of no file that says something else now than it did, and of no such variable."""
-    changed = set()
-    for name in (*FILES_OF_SETTINGS, "conftest.py"):
-        try:
-            with open(name, "rb") as file:
-                if file.read() != configured.get(name):
-                    changed.add(name)
-        except OSError:
-            pass
-    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+    variables = [name for name in before if name.startswith("PYTEST_")]
+    for name in variables:
         os.environ.pop(name, None)
-        if configured.get(name) is not None:
-            os.environ[name] = configured[name]
-    kept = [name for name in FILES_OF_SETTINGS if name in configured and name not in changed]
+        if before[name] is not None:
+            os.environ[name] = before[name]
+    changed = {name for name, text in now.items() if name not in variables and text != before.get(name)}
+    kept = [name for name in now if name not in changed and name not in (*variables, "conftest.py")]
     # Else directories above are looked through, too.
     settings = [] if kept and changed <= {"conftest.py"} else ["-c", kept[0] if kept else os.devnull]
     return [*settings, *(["--noconftest"] if "conftest.py" in changed else [])]
 
 
-FILES_OF_SETTINGS = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
-
-
-def run_by_pytest(name: str, own: Mapping[str, Any], ran: Ran, configured: Mapping[str, Any] | None = None) -> None:
+def run_by_pytest(
+    name: str, own: Mapping[str, Any], ran: Ran, configured: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
+) -> None:
     """Have pytest run a module that is there already."""
     try:
         import pytest
@@ -381,7 +375,7 @@ def run_by_pytest(name: str, own: Mapping[str, Any], ran: Ran, configured: Mappi
     try:
         # Its own configuration and conftest.py count if they lie in the working directory.
         arguments = [path, "-q", "-p", "no:cacheprovider", "--rootdir", os.getcwd()]
-        arguments += [] if configured is None else arguments_for(configured)
+        arguments += [] if configured is None else arguments_for(*configured)
         code = int(pytest.main(arguments, plugins=[plugin]))
     finally:
         os.remove(path)

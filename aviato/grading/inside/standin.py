@@ -514,7 +514,7 @@ class Crossing:
 
 CROSSINGS: list[Crossing] = []
 TIMES_ASKED = [0]
-"""How often."""
+"""How often anything was asked of the solution."""
 ANSWERED: list[bool] = []
 """Not empty once the solution has answered anything."""
 
