@@ -58,9 +58,8 @@ def _changing(sources: tuple[str, ...], names: tuple[str, ...]) -> set[str]:
     found: set[str] = set()
     for source in sources:
         tree = parsed(source)
-        imported = dict(_imported(tree))
-        local = {name for name, of in imported.items() if of}
-        found |= changing(tree, {*names, *local}, {name for name, of in imported.items() if not of})
+        local, modules = _parts(dict(_imported(tree)))
+        found |= changing(tree, {*names, *local}, modules)
     return found
 
 
@@ -91,8 +90,7 @@ def _names(labelled: tuple[tuple[str, str], ...], named: tuple[str, ...], files:
         if asserts and not (look.used & names or look.imported or (look.used & defined) - look.own):
             message = "it asserts something and uses no name of the code; if a built-in name is meant, state it in code_names"
             raise _refused(label, message)
-        local = {name for name, of in look.imported.items() if of}
-        modules = {name for name, of in look.imported.items() if not of}
+        local, modules = _parts(look.imported)
         if (why := _replaced(look.tree) or obstacle(look.tree, names | local, modules, files)) is not None:
             raise _refused(label, why)
     return tuple(sorted(names))
@@ -151,6 +149,12 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield from ((alias.asname or alias.name, alias.name) for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from ((alias.asname or alias.name, "") for alias in node.names if alias.name == "solution")
+
+
+def _parts(imported: dict[str, str]) -> tuple[set[str], set[str]]:
+    """Of what a test imports of the code: names of it, and the module itself."""
+    modules = {name for name, of in imported.items() if not of}
+    return set(imported) - modules, modules
 
 
 def _globals_of(table: symtable.SymbolTable, top: bool) -> set[str]:
